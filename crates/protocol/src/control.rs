@@ -1,0 +1,251 @@
+//! What daemon and supervisor say to each other over the control socket.
+//!
+//! One frame is `u32 length (LE) | u32 CRC-32 | JSON`. The daemon opens with [`ToSupervisor::Fence`]; until it is answered
+//! with [`FromSupervisor::Fenced`] nothing else is obeyed. One daemon at a time: a newer fence ends the older connection.
+//! Output never travels here: the daemon reads the spool files itself, [`FromSupervisor::Output`] says how far they reach.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::table::{OpRow, RunSpec};
+use crate::{Boot, CodecError, Epoch, Head, Offset, OpId, Settlement, TtySize, base64_bytes, shim};
+
+/// The longest frame; stdin travels in pieces far below it.
+pub const MAX_FRAME: usize = 4 << 20;
+/// The most stdin in one [`ToSupervisor::Stdin`].
+pub const MAX_STDIN_CHUNK: usize = 256 << 10;
+
+/// From the daemon.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum ToSupervisor {
+    /// Refuse every older epoch from now on, durably; answer [`FromSupervisor::Fenced`] or [`FromSupervisor::Refused`].
+    Fence {
+        /// The daemon's epoch.
+        epoch: Epoch,
+    },
+    /// Is this command startable? Changes nothing; answer [`FromSupervisor::Checked`].
+    Check {
+        /// Chosen by the daemon, comes back in the answer.
+        token: u64,
+        /// What would be started.
+        run: RunSpec,
+    },
+    /// Start the operation unless its id is known already: then this is answered with what is known.
+    Start {
+        /// Its id.
+        op: OpId,
+        /// Which run of it this is, from 1.
+        attempt: u32,
+        /// What to start.
+        run: RunSpec,
+        /// The journal's head that made this durable; kept as witness.
+        witness: Head,
+    },
+    /// Input for an operation. Bytes below the accepted offset are skipped; a gap is an error of the daemon.
+    Stdin {
+        /// Which operation.
+        op: OpId,
+        /// Where `data` starts.
+        offset: Offset,
+        /// The bytes, at most [`MAX_STDIN_CHUNK`].
+        #[serde(with = "base64_bytes")]
+        data: Bytes,
+        /// Whether nothing follows.
+        eof: bool,
+    },
+    /// Send a signal to the operation's whole process group.
+    Signal {
+        /// Which operation.
+        op: OpId,
+        /// The signal's number.
+        signal: u8,
+    },
+    /// End it: SIGTERM, after `grace_ms` SIGKILL; it settles as `cancelled`.
+    Cancel {
+        /// Which operation.
+        op: OpId,
+        /// Milliseconds between the two signals.
+        grace_ms: u64,
+    },
+    /// A new size for its terminal.
+    Resize {
+        /// Which operation.
+        op: OpId,
+        /// The size.
+        size: TtySize,
+    },
+    /// Its settlement is in the journal: shims may be told now. The head that made it so is kept as witness.
+    Announce {
+        /// Which operation.
+        op: OpId,
+        /// The journal's head.
+        witness: Head,
+    },
+    /// The daemon's answer to [`FromSupervisor::Shim`]: the op is journaled (and started by a separate `Start`), or refused.
+    ShimAnswer {
+        /// The shim connection.
+        shim: u64,
+        /// The operation to attach to, or why not.
+        answer: Result<OpId, String>,
+    },
+    /// End everything in the sandbox, then yourself.
+    Shutdown {
+        /// Milliseconds between SIGTERM and SIGKILL.
+        grace_ms: u64,
+    },
+}
+
+/// From the supervisor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "snake_case")]
+pub enum FromSupervisor {
+    /// The epoch is kept; here is everything it knows. Rows that the journal has settled may be left out after `Announce`.
+    Fenced {
+        /// This boot.
+        boot: Boot,
+        /// Every operation it knows and has not been told to forget.
+        ops: Vec<OpRow>,
+        /// The highest journal head it was ever shown.
+        witness: Head,
+    },
+    /// A higher epoch was seen; the connection ends.
+    Refused {
+        /// The highest epoch seen.
+        highest: Epoch,
+    },
+    /// The answer to `Check`.
+    Checked {
+        /// From the question.
+        token: u64,
+        /// Why it cannot be started, in words for people; none where it can.
+        problem: Option<String>,
+    },
+    /// The operation runs; its row is durable.
+    Started {
+        /// Which operation.
+        op: OpId,
+        /// Which run.
+        attempt: u32,
+    },
+    /// Its spool files reach this far. Sent at most every few milliseconds, the last one before `Settled`.
+    Output {
+        /// Which operation.
+        op: OpId,
+        /// Which run.
+        attempt: u32,
+        /// Length of its stdout.
+        stdout: Offset,
+        /// Length of its stderr.
+        stderr: Offset,
+    },
+    /// Input up to this offset is with the operation; more may be sent.
+    StdinAccepted {
+        /// Which operation.
+        op: OpId,
+        /// The next byte wanted.
+        offset: Offset,
+        /// Whether it takes no more: it closed its stdin or ended.
+        closed: bool,
+    },
+    /// It ended; the settlement is durable in the table and all output before it is durable in the spool.
+    Settled {
+        /// Which operation.
+        op: OpId,
+        /// Which run.
+        attempt: u32,
+        /// How.
+        settlement: Settlement,
+    },
+    /// A process inside asks for an operation through the shim; answer with `ShimAnswer`.
+    Shim {
+        /// The connection, for the answer.
+        shim: u64,
+        /// What it asks for.
+        request: shim::Exec,
+    },
+}
+
+/// Appends one frame to `out`.
+///
+/// # Errors
+/// [`CodecError::TooLong`] beyond [`MAX_FRAME`].
+pub fn encode<T: Serialize>(message: &T, out: &mut BytesMut) -> Result<(), CodecError> {
+    let json = serde_json::to_vec(message).map_err(|e| CodecError::Content(e.to_string()))?;
+    let length = u32::try_from(json.len())
+        .ok()
+        .filter(|_| json.len() <= MAX_FRAME);
+    let Some(length) = length else {
+        return Err(CodecError::TooLong(json.len()));
+    };
+    out.reserve(8 + json.len());
+    out.put_u32_le(length);
+    out.put_u32_le(crc32fast::hash(&json));
+    out.put_slice(&json);
+    Ok(())
+}
+
+/// Takes one frame off the front of `input`; `None` while it is incomplete.
+///
+/// # Errors
+/// A frame that is too long, damaged or not understood. The connection must then end.
+pub fn decode<T: DeserializeOwned>(input: &mut BytesMut) -> Result<Option<T>, CodecError> {
+    let Some((header, _)) = input.split_first_chunk::<8>() else {
+        return Ok(None);
+    };
+    let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+    let crc = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+    if length > MAX_FRAME {
+        return Err(CodecError::TooLong(length));
+    }
+    if input.len() < 8 + length {
+        return Ok(None);
+    }
+    input.advance(8);
+    let json = input.split_to(length);
+    if crc32fast::hash(&json) != crc {
+        return Err(CodecError::Checksum);
+    }
+    serde_json::from_slice(&json)
+        .map(Some)
+        .map_err(|e| CodecError::Content(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_survive_any_split() {
+        let sent = [
+            ToSupervisor::Fence { epoch: Epoch(7) },
+            ToSupervisor::Stdin {
+                op: "a".parse().unwrap(),
+                offset: Offset(1),
+                data: Bytes::from_static(b"\0x"),
+                eof: true,
+            },
+        ];
+        let mut wire = BytesMut::new();
+        for message in &sent {
+            encode(message, &mut wire).unwrap();
+        }
+        let (mut input, mut got) = (BytesMut::new(), Vec::new());
+        for byte in wire {
+            input.put_u8(byte);
+            while let Some(message) = decode::<ToSupervisor>(&mut input).unwrap() {
+                got.push(message);
+            }
+        }
+        assert_eq!(got, sent);
+    }
+
+    #[test]
+    fn a_flipped_bit_is_noticed() {
+        let mut wire = BytesMut::new();
+        encode(&ToSupervisor::Fence { epoch: Epoch(7) }, &mut wire).unwrap();
+        let last = wire.len() - 2;
+        wire[last] ^= 1;
+        assert_eq!(decode::<ToSupervisor>(&mut wire), Err(CodecError::Checksum));
+    }
+}

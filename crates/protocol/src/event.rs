@@ -1,0 +1,334 @@
+//! The events of a sandbox's journal, and the chain that ties them.
+//!
+//! State is a fold over these and nothing else, so an event says what happened, never what to do. A kind and its fields are
+//! never reused for another meaning; a field added later has a default (docs/journal-format.md).
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Boot, CutId, Epoch, ModelRequestId, Offset, OpId, OpSpec, Origin, SandboxSpec, Seq, SessionId,
+    Settlement, UnixMillis, WorkspaceId, base64_bytes,
+};
+
+/// The version written into new events. A reader refuses a higher one.
+pub const EVENT_VERSION: u16 = 1;
+
+/// The predecessor hash of a journal's first event.
+pub const GENESIS_HASH: [u8; 32] = [0; 32];
+
+/// A random id that resolves a lost reply: the same id at the expected place means "mine, it was written".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EventId(pub [u8; 16]);
+
+/// The end of a journal: the witness that the supervisor keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// The last event's place; 0 where there is none.
+    pub seq: Seq,
+    /// The last event's chain hash.
+    pub hash: [u8; 32],
+}
+
+impl Head {
+    /// The head of an empty journal.
+    pub const EMPTY: Self = Self {
+        seq: Seq(0),
+        hash: GENESIS_HASH,
+    };
+}
+
+/// One event as stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stored {
+    /// Its place.
+    pub seq: Seq,
+    /// Its random id.
+    pub id: EventId,
+    /// The epoch it was written under.
+    pub epoch: Epoch,
+    /// When it was written, for people.
+    pub at: UnixMillis,
+    /// What happened.
+    pub event: Event,
+    /// The chain hash over it and everything before it.
+    pub hash: [u8; 32],
+}
+
+/// Returns the chain hash of an event: BLAKE3 over the predecessor's hash, the event's place, id, epoch, time and payload.
+#[must_use]
+pub fn chain_hash(
+    prev: &[u8; 32],
+    seq: Seq,
+    id: EventId,
+    epoch: Epoch,
+    at: UnixMillis,
+    payload: &[u8],
+) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(prev);
+    hasher.update(&seq.0.to_le_bytes());
+    hasher.update(&id.0);
+    hasher.update(&epoch.0.to_le_bytes());
+    hasher.update(&at.0.to_le_bytes());
+    hasher.update(payload);
+    *hasher.finalize().as_bytes()
+}
+
+/// Why a boot of the supervisor ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndReason {
+    /// It was told to.
+    Stopped,
+    /// It was lost: killed, or the machine went down.
+    Crashed,
+}
+
+/// How a request to a model ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum ModelOutcome {
+    /// The upstream's answer was read to its end.
+    Complete,
+    /// The upstream could not be reached or broke off.
+    Failed {
+        /// What went wrong, for people.
+        error: String,
+    },
+    /// The process that held the upstream connection was lost; a prefix may be there.
+    Lost,
+}
+
+/// A tool call that a model asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCall {
+    /// The model's id of it; our operation id where the tool is a shell.
+    pub id: String,
+    /// The tool's name.
+    pub name: String,
+    /// Its arguments as JSON text.
+    pub input: String,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Event {
+    /// The sandbox exists. Always the first event.
+    Created {
+        /// What it was created with.
+        spec: SandboxSpec,
+        /// Its writable head in the pool.
+        workspace: WorkspaceId,
+    },
+    /// A daemon took the right to write.
+    LeaseTaken {
+        /// Who, for people: host name and process id.
+        node: String,
+    },
+    /// A supervisor runs.
+    Started {
+        /// Its boot.
+        boot: Boot,
+    },
+    /// A supervisor ended, and every process with it.
+    Ended {
+        /// Its boot.
+        boot: Boot,
+        /// Why.
+        reason: EndReason,
+    },
+    /// An operation will be started. Durable before the supervisor hears of it.
+    OpIntent {
+        /// The caller's id.
+        op: OpId,
+        /// What was asked for.
+        spec: OpSpec,
+        /// Who asked.
+        origin: Origin,
+        /// The workspace's last cut at that moment.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cut_before: Option<CutId>,
+    },
+    /// The supervisor started it.
+    OpStarted {
+        /// Which operation.
+        op: OpId,
+        /// In which boot.
+        boot: Boot,
+        /// 1 for the first run; more only where `replay` allowed it.
+        attempt: u32,
+    },
+    /// A restarted daemon found it in the supervisor's hands: running, or settled with nobody told.
+    OpAdopted {
+        /// Which operation.
+        op: OpId,
+    },
+    /// It ended; nobody was told before this was durable.
+    OpSettled {
+        /// Which operation.
+        op: OpId,
+        /// How.
+        settlement: Settlement,
+        /// The cut taken after it; none where it changed nothing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cut: Option<CutId>,
+    },
+    /// A cut of the workspace.
+    CutTaken {
+        /// Its id in the pool.
+        cut: CutId,
+        /// Operations that were running at that instant; empty for a quiet cut.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        open: Vec<OpId>,
+    },
+    /// Older cuts were given back to the pool by the retention rule.
+    CutsDropped {
+        /// Which.
+        cuts: Vec<CutId>,
+    },
+    /// The workspace was put back.
+    RolledBack {
+        /// To which cut; none is the empty workspace it was created with.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to: Option<CutId>,
+        /// The new writable head.
+        workspace: WorkspaceId,
+    },
+    /// A request to a model was accepted. Durable before the upstream is asked.
+    ModelRequested {
+        /// Its id.
+        request: ModelRequestId,
+        /// Path and query, such as `/v1/messages`.
+        path: String,
+        /// BLAKE3 of method, path and body, in hex.
+        digest: String,
+        /// BLAKE3 of the conversation in it, without what a resumed harness adds, in hex.
+        conversation: String,
+        /// The session's attempt that sent it, 0 outside a session.
+        attempt: u32,
+    },
+    /// The upstream answered.
+    ModelResponded {
+        /// Which request.
+        request: ModelRequestId,
+        /// HTTP status.
+        status: u16,
+        /// Headers that a client needs again.
+        headers: Vec<(String, String)>,
+    },
+    /// A piece of the answer, as it arrived.
+    ModelOutput {
+        /// Which request.
+        request: ModelRequestId,
+        /// Where in the body it starts.
+        offset: Offset,
+        /// The bytes.
+        #[serde(with = "base64_bytes")]
+        data: Bytes,
+    },
+    /// The answer ended.
+    ModelSettled {
+        /// Which request.
+        request: ModelRequestId,
+        /// How.
+        #[serde(flatten)]
+        outcome: ModelOutcome,
+        /// Bytes of the body.
+        bytes: Offset,
+        /// The tool calls in it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tool_calls: Vec<ToolCall>,
+    },
+    /// The whole answer was handed to the harness.
+    ModelDelivered {
+        /// Which request.
+        request: ModelRequestId,
+    },
+    /// A harness session began.
+    SessionStarted {
+        /// Its id, which is also the harness's own session id.
+        session: SessionId,
+        /// `claude`, `pi` …
+        harness: String,
+        /// The arguments after the harness's name, as the user wrote them.
+        args: Vec<String>,
+        /// The operation that runs it first.
+        op: OpId,
+        /// Everything else its driver must remember, as JSON.
+        detail: serde_json::Value,
+    },
+    /// The harness was lost and is started again.
+    SessionResumed {
+        /// Which session.
+        session: SessionId,
+        /// 2 for the first resumption.
+        attempt: u32,
+        /// The operation that runs it now.
+        op: OpId,
+        /// Tool calls whose true result was written into the transcript.
+        repaired: Vec<OpId>,
+    },
+    /// The harness ended by itself, or was given up.
+    SessionEnded {
+        /// Which session.
+        session: SessionId,
+        /// Why it was given up; none where the harness ended by itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+}
+
+impl Event {
+    /// Returns the event's kind as it stands in JSON.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Created { .. } => "created",
+            Self::LeaseTaken { .. } => "lease_taken",
+            Self::Started { .. } => "started",
+            Self::Ended { .. } => "ended",
+            Self::OpIntent { .. } => "op_intent",
+            Self::OpStarted { .. } => "op_started",
+            Self::OpAdopted { .. } => "op_adopted",
+            Self::OpSettled { .. } => "op_settled",
+            Self::CutTaken { .. } => "cut_taken",
+            Self::CutsDropped { .. } => "cuts_dropped",
+            Self::RolledBack { .. } => "rolled_back",
+            Self::ModelRequested { .. } => "model_requested",
+            Self::ModelResponded { .. } => "model_responded",
+            Self::ModelOutput { .. } => "model_output",
+            Self::ModelSettled { .. } => "model_settled",
+            Self::ModelDelivered { .. } => "model_delivered",
+            Self::SessionStarted { .. } => "session_started",
+            Self::SessionResumed { .. } => "session_resumed",
+            Self::SessionEnded { .. } => "session_ended",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_in_json_is_what_kind_says() {
+        let events = [
+            Event::LeaseTaken { node: "n".into() },
+            Event::OpAdopted {
+                op: "a".parse().unwrap(),
+            },
+            Event::ModelOutput {
+                request: "m1".parse().unwrap(),
+                offset: Offset(3),
+                data: Bytes::from_static(b"\0\xff"),
+            },
+        ];
+        for event in events {
+            let json = serde_json::to_value(&event).unwrap();
+            assert_eq!(json["kind"], event.kind());
+            assert_eq!(serde_json::from_value::<Event>(json).unwrap(), event);
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The words every other crate shares: ids, events, frames and the supervisor's table records.
+//!
+//! What travels between processes or is stored lives here, with its encoding. This crate never does I/O, never reads a
+//! clock and never decides anything.
+
+mod codec;
+pub mod control;
+mod error;
+mod event;
+mod ids;
+mod op;
+pub mod paths;
+mod sandbox;
+pub mod shim;
+pub mod table;
+
+pub use codec::{CodecError, base64_bytes};
+pub use error::{ApiError, ErrorCode};
+pub use event::{
+    EVENT_VERSION, EndReason, Event, EventId, GENESIS_HASH, Head, ModelOutcome, Stored, ToolCall,
+    chain_hash,
+};
+pub use ids::{
+    Boot, CutId, Epoch, IdError, ModelRequestId, Offset, OpId, SandboxId, SandboxName, Seq,
+    SessionId, UnixMillis, WorkspaceId,
+};
+pub use op::{OpSpec, Origin, Outcome, Replay, Role, Settlement, Stream, TtySize};
+pub use sandbox::{CrashPolicy, Image, Limits, SandboxSpec};
