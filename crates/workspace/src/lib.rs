@@ -1,1 +1,23 @@
-//! (skeleton)
+//! The workspace pool: where the writable file state of sandboxes lives, and its cuts.
+//!
+//! A workspace is a pair of directories, `upper` and `work`, that somebody else mounts an overlay over; a cut is a
+//! read-only copy of `upper` as it was at one instant, taken under the live mount. Two engines keep the same contract
+//! ([`Pool`]): btrfs snapshots where the machine allows them, plain copies everywhere else.
+//!
+//! This crate never mounts an overlay, knows no image and no journal, and decides nothing: when a cut is taken, kept or
+//! gone back to is the engine's business.
+
+#![deny(unsafe_code)]
+
+mod doctor;
+mod error;
+mod mounts;
+mod open;
+mod pool;
+mod sys;
+
+pub use doctor::{Fact, doctor};
+pub use error::{Error, Result};
+pub use mounts::{Mounts, private_mounts};
+pub use open::{Choice, Options, open, open_with};
+pub use pool::{Cut, Keep, Layout, Pool, Swept, Usage};

@@ -1,0 +1,125 @@
+//! The contract of a pool, and the types in it.
+
+use std::path::PathBuf;
+
+use protocol::{CutId, WorkspaceId};
+
+use crate::Result;
+
+/// The two directories of a writable head, to be given to an overlay mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// The overlay's `upperdir`.
+    pub upper: PathBuf,
+    /// The overlay's `workdir`; on the same mount as `upper`.
+    pub work: PathBuf,
+}
+
+/// One cut, durable on this machine's disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cut {
+    /// Its name, as the caller chose it.
+    pub id: CutId,
+    /// The tree of the upper as it was; the same as [`Pool::cut_path`].
+    pub path: PathBuf,
+}
+
+/// What [`Pool::gc`] leaves alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keep {
+    /// The workspace.
+    pub workspace: WorkspaceId,
+    /// Whether its writable head is wanted, or only cuts of it.
+    pub head: bool,
+    /// The cuts of it that are wanted.
+    pub cuts: Vec<CutId>,
+}
+
+/// What [`Pool::gc`] found and did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Writable heads that nobody named; removed.
+    pub heads: Vec<WorkspaceId>,
+    /// Cuts that nobody named; removed.
+    pub cuts: Vec<(WorkspaceId, CutId)>,
+    /// Half-made things of a crash; removed.
+    pub halves: usize,
+    /// Heads that were named and are not there.
+    pub missing_heads: Vec<WorkspaceId>,
+    /// Cuts that were named and are not there.
+    pub missing_cuts: Vec<(WorkspaceId, CutId)>,
+}
+
+/// How full the pool is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes that the pool can hold. Of a sparse image: as far as the disk below it has them.
+    pub total_bytes: u64,
+    /// Bytes that are left of it.
+    pub free_bytes: u64,
+    /// Writable heads, without those kept in stock.
+    pub heads: u64,
+    /// Cuts of all workspaces.
+    pub cuts: u64,
+}
+
+/// A place for writable heads and their cuts.
+///
+/// Every verb blocks and may be called from many threads at once; two cuts of the same workspace take turns. "Durable on
+/// return" means that the thing survives a power cut. After a crash anywhere, call [`Pool::gc`] with what the journals
+/// name: it removes what the crash left.
+pub trait Pool: Send + Sync {
+    /// Returns the engine's name: `btrfs` or `copy`.
+    fn kind(&self) -> &'static str;
+
+    /// Makes an empty head under a name that was never used before.
+    ///
+    /// Not durable on return: a power cut may leave an empty head of this name, or one as of the last cut. A crash
+    /// before the caller wrote the name down leaves a head for [`Pool::gc`]. May be repeated; it makes another.
+    fn create(&self) -> Result<WorkspaceId>;
+
+    /// Returns the directories of a head.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoHead`] if there is none of that name. It changes nothing.
+    fn layout(&self, workspace: &WorkspaceId) -> Result<Layout>;
+
+    /// Takes a cut if anything changed since the last one, or since the head was made.
+    ///
+    /// `None`: nothing changed, nothing was made. Mounting an overlay over the head, which writes to `work`, is no change.
+    /// `Some`: every write that returned before this call is in it, and it is durable. A crash in the middle leaves
+    /// either nothing or a whole cut that no journal names: [`Pool::gc`] removes it, and the next cut compares with the
+    /// last one that is there.
+    ///
+    /// # Errors
+    /// [`crate::Error::CutExists`] if the name is taken; [`crate::Error::Full`] if the pool is, with earlier cuts intact.
+    /// After an error no cut of this name exists and the call may be repeated.
+    fn cut(&self, workspace: &WorkspaceId, cut: &CutId) -> Result<Option<Cut>>;
+
+    /// Makes a new head with the content of a cut of `of`; without a cut, an empty one as by [`Pool::create`].
+    ///
+    /// The new head has its own name; `of` and its cuts stay as they are. Durable on return, where a cut is given. A crash
+    /// in the middle leaves a head for [`Pool::gc`]. May be repeated; it makes another.
+    fn restore(&self, of: &WorkspaceId, cut: Option<&CutId>) -> Result<WorkspaceId>;
+
+    /// Returns where the tree of a cut is. Whether it is there is not looked up. The tree must not be written to.
+    fn cut_path(&self, workspace: &WorkspaceId, cut: &CutId) -> PathBuf;
+
+    /// Removes a head and keeps its cuts. Of a head that is not there: nothing.
+    fn retire(&self, workspace: &WorkspaceId) -> Result<()>;
+
+    /// Removes a head and all of its cuts. Of what is not there: nothing. A crash leaves some of it: repeat, or
+    /// [`Pool::gc`]. Processes that still have the head mounted see it empty or erroring, never somebody else's files.
+    fn remove(&self, workspace: &WorkspaceId) -> Result<()>;
+
+    /// Removes one cut. Of a cut that is not there: nothing.
+    fn drop_cut(&self, workspace: &WorkspaceId, cut: &CutId) -> Result<()>;
+
+    /// Removes every head and cut that is not named, and what crashes left half-made; tells what is missing.
+    ///
+    /// For the start of the daemon: it must not run beside verbs that make something which `keep` does not name yet.
+    fn gc(&self, keep: &[Keep]) -> Result<Swept>;
+
+    /// Returns how full the pool is.
+    fn usage(&self) -> Result<Usage>;
+}
