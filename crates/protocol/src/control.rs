@@ -89,6 +89,18 @@ pub enum ToSupervisor {
         /// The operation to attach to, or why not.
         answer: Result<OpId, String>,
     },
+    /// What a shim attached to whose settlement the supervisor no longer knows: its output is in the spool (as far as the
+    /// daemon kept it), its settlement in the journal. Comes after, or instead of, the `ShimAnswer`.
+    ShimSettled {
+        /// The shim connection.
+        shim: u64,
+        /// The operation.
+        op: OpId,
+        /// Which run of it.
+        attempt: u32,
+        /// How it ended.
+        settlement: Settlement,
+    },
     /// End everything in the sandbox, then yourself.
     Shutdown {
         /// Milliseconds between SIGTERM and SIGKILL.

@@ -1,12 +1,14 @@
 //! The supervisor's own durable table of operations: an append-only file of records, the second witness beside the journal.
 //!
-//! A record is `u32 length (LE) | u32 CRC-32 | JSON` (as in [`crate::control`]). The daemon reads the file itself when the
-//! supervisor is gone. A torn last record is cut off on opening: it was never acknowledged. Damage before the last record
-//! is an error: acknowledged records behind it would be lost in silence.
+//! A frame is `u32 length (LE) | u32 CRC-32 | JSON` (as in [`crate::control`]); the JSON is one record or an array of those
+//! that became durable together. The next frame is written only when the last one is durable. The daemon reads the file
+//! itself when the supervisor is gone. Zeros behind the last frame are room for more. A torn last frame is cut off on
+//! opening: it was never acknowledged. Damage before the last frame is an error: acknowledged records behind it would be
+//! lost in silence.
 
 use std::collections::BTreeMap;
 
-use bytes::BytesMut;
+use bytes::{BufMut, BytesMut};
 use serde::{Deserialize, Serialize};
 
 use crate::{Boot, CodecError, Epoch, Head, OpId, Role, Settlement, TtySize};
@@ -80,6 +82,42 @@ pub enum Record {
         /// The journal's head then.
         witness: Head,
     },
+    /// The highest journal head it was shown. Written where the records that carried it are left out.
+    Witness {
+        /// The head.
+        head: Head,
+    },
+}
+
+/// One frame's content.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    One(Record),
+    Batch(Vec<Record>),
+}
+
+/// Appends one frame of `records` to `out`, for a file written in place.
+///
+/// Its length is a multiple of eight, so that the header of a frame never lies across two sectors: of a frame that was
+/// not synced either all of the header is there or nothing.
+///
+/// # Errors
+/// [`CodecError::TooLong`] beyond [`crate::control::MAX_FRAME`].
+pub fn encode_frame(records: &[Record], out: &mut BytesMut) -> Result<(), CodecError> {
+    let mut json = serde_json::to_vec(records).map_err(|e| CodecError::Content(e.to_string()))?;
+    json.resize(json.len().next_multiple_of(8), b' ');
+    let length = u32::try_from(json.len())
+        .ok()
+        .filter(|_| json.len() <= crate::control::MAX_FRAME);
+    let Some(length) = length else {
+        return Err(CodecError::TooLong(json.len()));
+    };
+    out.reserve(8 + json.len());
+    out.put_u32_le(length);
+    out.put_u32_le(crc32fast::hash(&json));
+    out.put_slice(&json);
+    Ok(())
 }
 
 /// What the table knows of one operation.
@@ -153,6 +191,7 @@ impl Table {
                     row.settlement = Some(settlement.clone());
                 }
             }
+            Record::Witness { head } => self.see(*head),
             Record::Announced { op, witness } => {
                 self.see(*witness);
                 if let Some(row) = self.ops.get_mut(op) {
@@ -168,35 +207,47 @@ impl Table {
         }
     }
 
-    /// Folds a whole file; returns the table and how many bytes of the file are whole records.
+    /// Folds a whole file; returns the table and how many bytes of the file are whole frames.
     ///
     /// # Errors
-    /// Damage anywhere but in a torn last record.
+    /// Damage anywhere but in a torn last frame.
     pub fn read(file: &[u8]) -> Result<(Self, usize), CodecError> {
-        let mut input = BytesMut::from(file);
         let mut table = Self::default();
-        loop {
-            let before = input.len();
-            match crate::control::decode::<Record>(&mut input) {
-                Ok(Some(record)) => table.apply(&record),
-                Ok(None) => return Ok((table, file.len() - before)),
-                // A crash can leave zeros or half-written bytes in the last record, never before it.
-                Err(_) if Self::is_last(file, file.len() - before) => {
-                    return Ok((table, file.len() - before));
-                }
-                Err(error) => return Err(error),
-            }
+        let whole = read_records(file, |record| table.apply(&record))?;
+        Ok((table, whole))
+    }
+}
+
+/// Hands every record of a whole file to `each`; returns how many bytes of the file are whole frames.
+///
+/// # Errors
+/// Damage anywhere but in a torn last frame.
+pub fn read_records(file: &[u8], mut each: impl FnMut(Record)) -> Result<usize, CodecError> {
+    let mut input = BytesMut::from(file);
+    loop {
+        let at = file.len() - input.len();
+        match crate::control::decode::<Content>(&mut input) {
+            Ok(Some(Content::One(record))) => each(record),
+            Ok(Some(Content::Batch(records))) => records.into_iter().for_each(&mut each),
+            // A crash can leave zeros or half-written bytes in the last frame, never before it.
+            Ok(None) | Err(_) if !frame_behind(file, at) => return Ok(at),
+            Ok(None) => return Err(CodecError::Torn),
+            Err(error) => return Err(error),
         }
     }
+}
 
-    /// Whether the record that starts at `at` claims to reach the end of the file or beyond, or only zeros follow.
-    fn is_last(file: &[u8], at: usize) -> bool {
-        let rest = &file[at..];
-        let claimed = rest
-            .first_chunk::<4>()
-            .map_or(0, |b| u32::from_le_bytes(*b) as usize);
-        rest.iter().all(|b| *b == 0) || 8 + claimed >= rest.len()
-    }
+/// Whether a whole frame lies anywhere behind `at`. The length claimed at `at` may be what is damaged, so it says nothing.
+fn frame_behind(file: &[u8], at: usize) -> bool {
+    (at + 1..file.len()).any(|start| {
+        let rest = &file[start..];
+        let Some((header, rest)) = rest.split_first_chunk::<8>() else {
+            return false;
+        };
+        let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        let crc = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+        length > 0 && length <= rest.len() && crc32fast::hash(&rest[..length]) == crc
+    })
 }
 
 #[cfg(test)]
@@ -230,5 +281,32 @@ mod tests {
         let mut zeros = whole.clone();
         zeros.extend([0; 64]);
         assert_eq!(Table::read(&zeros).unwrap().1, whole.len());
+    }
+
+    #[test]
+    fn a_frame_torn_in_the_zeros_is_cut_and_damage_before_another_frame_is_told() {
+        let mut out = BytesMut::new();
+        encode_frame(&[Record::Boot { boot: Boot(1) }], &mut out).unwrap();
+        let one = out.len();
+        let batch = [
+            Record::Fence { epoch: Epoch(3) },
+            Record::Boot { boot: Boot(2) },
+        ];
+        encode_frame(&batch, &mut out).unwrap();
+        let two = out.len();
+        assert_eq!((one % 8, two % 8), (0, 0));
+        out.resize(two + 512, 0);
+        let (table, whole) = Table::read(&out).unwrap();
+        assert_eq!((table.boot, table.epoch, whole), (Boot(2), Epoch(3), two));
+
+        let mut torn = out.clone();
+        torn[one + 20..two].fill(0);
+        assert_eq!(Table::read(&torn).unwrap().1, one);
+
+        for (byte, error) in [(12, CodecError::Checksum), (2, CodecError::Torn)] {
+            let mut damaged = out.clone();
+            damaged[byte] ^= 1;
+            assert_eq!(Table::read(&damaged), Err(error));
+        }
     }
 }
