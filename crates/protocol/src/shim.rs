@@ -33,6 +33,11 @@ pub fn unmark(text: &str) -> Option<(OpId, &str)> {
 pub const RESUME_PROMPT: &str =
     "[durable-sandbox] The harness was restarted; go on with the interrupted turn.";
 
+/// What Claude Code says as the assistant, in a message of its own, right before [`RESUME_PROMPT`] where the turn had ended
+/// with a user record. The gateway takes it out together with the prompt. Where the prompt is not a message of its own but
+/// follows a text block, Claude Code has added one line feed to that block, which goes too.
+pub const RESUME_FILLER: &str = "No response requested.";
+
 /// Asks for an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exec {
