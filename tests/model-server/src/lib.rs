@@ -1,0 +1,1 @@
+//! A scripted model server that speaks Anthropic Messages and OpenAI Chat Completions.

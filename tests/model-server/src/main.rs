@@ -1,0 +1,3 @@
+//! The scripted model server as a program.
+
+fn main() {}
