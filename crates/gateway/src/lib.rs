@@ -7,11 +7,15 @@
 //!
 //! This crate never starts operations, never decides about sessions, and never writes a key or a request's body anywhere.
 
+mod core;
+mod dialect;
 mod gateway;
 mod ledger;
 mod models;
+mod recorder;
 pub mod relay;
 mod secret;
+mod serve;
 mod upstream;
 
 pub use gateway::Gateway;

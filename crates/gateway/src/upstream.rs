@@ -5,16 +5,9 @@ use http::uri::{PathAndQuery, Uri};
 
 use crate::Secret;
 
-/// Headers that belong to one connection, and those that are made anew for the upstream. `accept-encoding` is among them:
-/// the answer must be plain text, or its tool calls could not be read.
-const NOT_FORWARDED: [&str; 15] = [
-    "accept-encoding",
-    "authorization",
+/// Headers that belong to one connection.
+const HOP: [&str; 8] = [
     "connection",
-    "content-length",
-    "cookie",
-    "expect",
-    "host",
     "keep-alive",
     "proxy-authenticate",
     "proxy-authorization",
@@ -22,6 +15,16 @@ const NOT_FORWARDED: [&str; 15] = [
     "trailer",
     "transfer-encoding",
     "upgrade",
+];
+/// Headers that are made anew for the upstream. `accept-encoding` is among them: the answer must be plain text, or its
+/// tool calls could not be read.
+const OURS: [&str; 7] = [
+    "accept-encoding",
+    "authorization",
+    "content-length",
+    "cookie",
+    "expect",
+    "host",
     "x-api-key",
 ];
 
@@ -118,7 +121,8 @@ impl Upstream {
             .collect();
         let mut headers = HeaderMap::new();
         for (name, value) in client {
-            let dropped = NOT_FORWARDED.contains(&name.as_str())
+            let dropped = HOP.contains(&name.as_str())
+                || OURS.contains(&name.as_str())
                 || named_by_client
                     .iter()
                     .any(|hop| hop.eq_ignore_ascii_case(name.as_str()));
@@ -152,6 +156,14 @@ pub(crate) enum KeyHeader {
     ApiKey,
     /// `authorization: Bearer`.
     Bearer,
+}
+
+/// Returns an answer's headers without those that belong to one connection.
+pub(crate) fn without_hop_headers(mut headers: HeaderMap) -> HeaderMap {
+    for name in HOP {
+        headers.remove(name);
+    }
+    headers
 }
 
 /// Returns what of an answer's headers is kept and shown to the client, live and when it is served again.

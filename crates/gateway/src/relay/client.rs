@@ -24,11 +24,10 @@ const STARTS: u32 = 50;
 /// Between two starts: the end of somebody else's process cannot be awaited.
 const START_PAUSE: Duration = Duration::from_millis(20);
 /// What a relay sees of the daemon's environment; a key may stand in the rest.
-const ENVIRONMENT: [&str; 7] = [
+const ENVIRONMENT: [&str; 6] = [
     "PATH",
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
-    "LD_LIBRARY_PATH",
     "RUST_BACKTRACE",
     "DURABLE_FAILPOINT",
     "DURABLE_FAILPOINT_SOCKET",

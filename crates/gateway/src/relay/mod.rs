@@ -14,6 +14,7 @@ pub(crate) mod spool;
 
 pub(crate) use client::{Progress, State};
 pub use client::{RelayConfig, RelayError, RelayHandle};
+pub(crate) use fetch::{HttpClient, client as http_client};
 pub use host::{HostError, Options, main};
 
-pub(crate) use frames::Begin;
+pub(crate) use frames::{Begin, MAX_BODY, Stage};
