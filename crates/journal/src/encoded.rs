@@ -9,7 +9,7 @@ use crate::{Append, Error, Flaw, MAX_APPEND_BYTES};
 pub(crate) struct Encoded {
     pub(crate) id: EventId,
     pub(crate) kind: &'static str,
-    pub(crate) payload: Vec<u8>,
+    pub(crate) payload: String,
     pub(crate) crc: u32,
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn encode(append: &Append) -> Result<Vec<Encoded>, Error> {
     let mut bytes = 0;
     let mut encoded = Vec::with_capacity(append.events.len());
     for new in &append.events {
-        let payload = serde_json::to_vec(&new.event).map_err(|e| Error::Unencodable {
+        let payload = serde_json::to_string(&new.event).map_err(|e| Error::Unencodable {
             sandbox,
             why: e.to_string(),
         })?;
@@ -30,7 +30,7 @@ pub(crate) fn encode(append: &Append) -> Result<Vec<Encoded>, Error> {
         encoded.push(Encoded {
             id: new.id,
             kind: new.event.kind(),
-            crc: crc32fast::hash(&payload),
+            crc: crc32fast::hash(payload.as_bytes()),
             payload,
         });
     }

@@ -70,7 +70,7 @@ impl State {
                 new.id,
                 append.epoch,
                 append.at,
-                &encoded.payload,
+                encoded.payload.as_bytes(),
             );
             head = Head { seq, hash };
             journal.events.push(Stored {

@@ -1,0 +1,163 @@
+//! A bounded queue between async callers and a thread, which takes what waits as one batch.
+//!
+//! Pushing never blocks, so the order of the calls is the order of the queue. The bounds are there for a caller that
+//! goes on without awaiting answers: it is refused instead of filling the memory.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::{Durability, Error};
+
+/// Bytes that may wait: a few seconds of a slow disk's writing.
+const WAITING_BYTES: usize = 64 << 20;
+/// Calls that may wait: far above the number of tasks that a daemon has.
+const WAITING_CALLS: usize = 1 << 16;
+/// How long a relaxed call may wait for company.
+const RELAXED_DELAY: Duration = Duration::from_millis(5);
+
+struct Item<T> {
+    value: T,
+    bytes: usize,
+    durability: Durability,
+}
+
+struct State<T> {
+    items: VecDeque<Item<T>>,
+    bytes: usize,
+    urgent: usize,
+    relaxed_since: Option<Instant>,
+    shut: Option<Error>,
+}
+
+/// What a thread found in its queue.
+pub(crate) enum Taken<T> {
+    /// These, in order.
+    Batch(Vec<T>),
+    /// Nothing for the time given.
+    Idle,
+    /// Nothing, and nothing will come.
+    Shut,
+}
+
+pub(crate) struct Queue<T> {
+    state: Mutex<State<T>>,
+    ready: Condvar,
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                items: VecDeque::new(),
+                bytes: 0,
+                urgent: 0,
+                relaxed_since: None,
+                shut: None,
+            }),
+            ready: Condvar::new(),
+        }
+    }
+
+    /// Adds a call, or says why not.
+    pub(crate) fn push(&self, value: T, bytes: usize, durability: Durability) -> Result<(), Error> {
+        let mut state = self.lock();
+        if let Some(why) = &state.shut {
+            return Err(why.clone());
+        }
+        let waiting = state.items.len();
+        if waiting >= WAITING_CALLS || (waiting > 0 && state.bytes + bytes > WAITING_BYTES) {
+            return Err(Error::Busy { waiting });
+        }
+        state.bytes += bytes;
+        match durability {
+            Durability::Now => state.urgent += 1,
+            Durability::Relaxed if state.relaxed_since.is_none() => {
+                state.relaxed_since = Some(Instant::now());
+            }
+            Durability::Relaxed => {}
+        }
+        state.items.push_back(Item {
+            value,
+            bytes,
+            durability,
+        });
+        drop(state);
+        self.ready.notify_one();
+        Ok(())
+    }
+
+    /// Takes the oldest call, waiting for one; none when the queue is shut.
+    pub(crate) fn pop(&self) -> Option<T> {
+        let mut state = self.lock();
+        loop {
+            if let Some(item) = state.items.pop_front() {
+                state.bytes -= item.bytes;
+                return Some(item.value);
+            }
+            if state.shut.is_some() {
+                return None;
+            }
+            state = self
+                .ready
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Takes what waits, up to about `bytes`, as soon as something must be done.
+    pub(crate) fn take(&self, calls: usize, bytes: usize, idle: Duration) -> Taken<T> {
+        let mut state = self.lock();
+        let asleep = Instant::now() + idle;
+        loop {
+            let now = Instant::now();
+            let until = match (&state.shut, state.relaxed_since) {
+                _ if state.urgent > 0 => break,
+                (Some(_), None) => return Taken::Shut,
+                (Some(_), Some(_)) => break,
+                (None, Some(since)) => since + RELAXED_DELAY,
+                (None, None) => asleep,
+            };
+            if now >= until {
+                if state.relaxed_since.is_some() {
+                    break;
+                }
+                return Taken::Idle;
+            }
+            state = self
+                .ready
+                .wait_timeout(state, until - now)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        let mut batch = Vec::with_capacity(state.items.len().min(calls));
+        let mut taken = 0;
+        while batch.len() < calls && (taken < bytes || batch.is_empty()) {
+            let Some(item) = state.items.pop_front() else {
+                break;
+            };
+            taken += item.bytes;
+            if item.durability == Durability::Now {
+                state.urgent -= 1;
+            }
+            batch.push(item.value);
+        }
+        state.bytes -= taken;
+        if state.items.is_empty() {
+            state.relaxed_since = None;
+        }
+        Taken::Batch(batch)
+    }
+
+    /// Refuses everything from now on with this error, unless it was shut before. What waits stays to be taken.
+    pub(crate) fn shut(&self, why: Error) {
+        let mut state = self.lock();
+        state.shut.get_or_insert(why);
+        drop(state);
+        self.ready.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,326 @@
+//! One transaction: commands applied in their order, on drafts that become true when it is committed.
+
+use std::collections::HashMap;
+use std::collections::hash_map;
+
+use protocol::{EVENT_VERSION, Epoch, Head, SandboxId, SandboxName, Seq, chain_hash};
+use rusqlite::{OptionalExtension, Transaction, params};
+
+use super::books::{Book, Books};
+use super::command::{Answer, Command, Entry, Reply};
+use crate::{Error, Failure, Lease};
+
+/// A journal as this transaction leaves it.
+pub(super) struct Draft {
+    head: Head,
+    epoch: Epoch,
+    rows: Vec<i64>,
+    created: Option<SandboxName>,
+    removed: bool,
+}
+
+pub(super) struct Batch<'t> {
+    tx: &'t Transaction<'t>,
+    books: &'t Books,
+    drafts: HashMap<SandboxId, Draft>,
+    next_row: &'t mut i64,
+}
+
+/// What to enter into the books once the transaction is committed.
+pub(super) struct Drafts(HashMap<SandboxId, Draft>);
+
+impl<'t> Batch<'t> {
+    pub(super) fn new(tx: &'t Transaction<'t>, books: &'t Books, next_row: &'t mut i64) -> Self {
+        Self {
+            tx,
+            books,
+            drafts: HashMap::new(),
+            next_row,
+        }
+    }
+
+    pub(super) fn drafts(self) -> Drafts {
+        Drafts(self.drafts)
+    }
+
+    /// Applies one command. An error is not the caller's doing: it ends the store.
+    pub(super) fn apply(&mut self, command: Command) -> Result<Answer, Failure> {
+        match command {
+            Command::Create { name, reply } => settle(reply, self.create(name), Answer::Create),
+            Command::Lease {
+                sandboxes,
+                node,
+                reply,
+            } => settle(reply, self.lease(&sandboxes, &node), Answer::Lease),
+            Command::Append { entry, reply } => settle(reply, self.append(&entry), Answer::Append),
+            Command::Remove { sandbox, reply } => {
+                settle(reply, self.remove(sandbox), Answer::Remove)
+            }
+        }
+    }
+
+    fn create(&mut self, name: SandboxName) -> Result<Result<SandboxId, Error>, Failure> {
+        let taken: Option<i64> = self
+            .tx
+            .prepare_cached("SELECT sandbox FROM sandbox WHERE name = ?1")?
+            .query_row([name.as_str()], |row| row.get(0))
+            .optional()?;
+        if let Some(by) = taken {
+            let by = SandboxId(by.cast_unsigned());
+            return Ok(Err(Error::NameTaken { name, by }));
+        }
+        self.tx
+            .prepare_cached("INSERT INTO sandbox (name) VALUES (?1)")?
+            .execute([name.as_str()])?;
+        let id = self.tx.last_insert_rowid();
+        self.tx
+            .prepare_cached("INSERT INTO head VALUES (?1, 0, 0, ?2)")?
+            .execute(params![id, Head::EMPTY.hash])?;
+        let id = SandboxId(id.cast_unsigned());
+        let draft = Draft {
+            head: Head::EMPTY,
+            epoch: Epoch(0),
+            rows: Vec::new(),
+            created: Some(name),
+            removed: false,
+        };
+        self.drafts.insert(id, draft);
+        Ok(Ok(id))
+    }
+
+    fn lease(
+        &mut self,
+        sandboxes: &[SandboxId],
+        node: &str,
+    ) -> Result<Result<Vec<Lease>, Error>, Failure> {
+        for &sandbox in sandboxes {
+            if let Err(refusal) = self.draft(sandbox) {
+                return Ok(Err(refusal));
+            }
+        }
+        let mut leases = Vec::with_capacity(sandboxes.len());
+        let tx = self.tx;
+        let mut take =
+            tx.prepare_cached("UPDATE head SET epoch = ?3 WHERE sandbox = ?1 AND epoch = ?2")?;
+        let mut name = tx.prepare_cached("UPDATE sandbox SET node = ?2 WHERE sandbox = ?1")?;
+        for &sandbox in sandboxes {
+            let Ok(draft) = self.draft(sandbox) else {
+                continue;
+            };
+            let next = draft.epoch.next();
+            let id = sandbox.0.cast_signed();
+            let changed = take.execute([id, draft.epoch.0.cast_signed(), next.0.cast_signed()])?;
+            if changed != 1 {
+                return Err(foreign_writer());
+            }
+            name.execute(params![id, node])?;
+            draft.epoch = next;
+            leases.push(Lease {
+                sandbox,
+                epoch: next,
+                head: draft.head,
+            });
+        }
+        Ok(Ok(leases))
+    }
+
+    fn append(&mut self, entry: &Entry) -> Result<Result<Head, Error>, Failure> {
+        let sandbox = entry.sandbox;
+        let tx = self.tx;
+        let draft = match self.draft(sandbox) {
+            Ok(draft) => draft,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        if draft.epoch != entry.epoch {
+            return Ok(Err(Error::Fenced {
+                sandbox,
+                given: entry.epoch,
+                current: draft.epoch,
+            }));
+        }
+        if draft.head.seq != entry.expected {
+            return Ok(Err(Error::WrongSequence {
+                sandbox,
+                head: draft.head,
+            }));
+        }
+        let mut head = draft.head;
+        let hashes: Vec<[u8; 32]> = entry
+            .events
+            .iter()
+            .map(|event| {
+                let seq = head.seq.next();
+                let payload = event.payload.as_bytes();
+                let hash = chain_hash(&head.hash, seq, event.id, entry.epoch, entry.at, payload);
+                head = Head { seq, hash };
+                hash
+            })
+            .collect();
+        // The refusals above only spare the work. This statement is the fence: what it does not move is not appended.
+        let moved = tx
+            .prepare_cached(
+                "UPDATE head SET seq = ?4, hash = ?5 WHERE sandbox = ?1 AND epoch = ?2 AND seq = ?3",
+            )?
+            .execute(params![
+                sandbox.0.cast_signed(),
+                entry.epoch.0.cast_signed(),
+                entry.expected.0.cast_signed(),
+                head.seq.0.cast_signed(),
+                head.hash,
+            ])?;
+        if moved != 1 {
+            return Err(foreign_writer());
+        }
+        draft.head = head;
+        let mut insert = tx.prepare_cached(
+            "INSERT INTO event (id, sandbox, seq, epoch, at_ms, v, crc, event_id, hash, kind, payload)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+        )?;
+        let mut seq = entry.expected;
+        let mut row = *self.next_row;
+        let first = row;
+        for (event, hash) in entry.events.iter().zip(&hashes) {
+            seq = seq.next();
+            insert.execute(params![
+                row,
+                sandbox.0.cast_signed(),
+                seq.0.cast_signed(),
+                entry.epoch.0.cast_signed(),
+                entry.at.0.cast_signed(),
+                EVENT_VERSION,
+                event.crc,
+                event.id.0,
+                hash,
+                event.kind,
+                event.payload,
+            ])?;
+            row += 1;
+        }
+        *self.next_row = row;
+        if let Some(draft) = self.drafts.get_mut(&sandbox) {
+            draft.rows.extend(first..row);
+        }
+        Ok(Ok(head))
+    }
+
+    fn remove(&mut self, sandbox: SandboxId) -> Result<Result<(), Error>, Failure> {
+        if !self.drafts.contains_key(&sandbox)
+            && let Err(refusal) = self.books.with(sandbox, |_| ())
+        {
+            return Ok(Err(refusal));
+        }
+        if let Some(draft) = self.drafts.get(&sandbox)
+            && draft.removed
+        {
+            return Ok(Err(Error::UnknownSandbox { sandbox }));
+        }
+        let id = sandbox.0.cast_signed();
+        let tx = self.tx;
+        tx.execute("DELETE FROM head WHERE sandbox = ?1", [id])?;
+        tx.execute("DELETE FROM sandbox WHERE sandbox = ?1", [id])?;
+        tx.execute("INSERT OR IGNORE INTO garbage VALUES (?1)", [id])?;
+        // The sweeper finds events by their index rows, so all of them get one.
+        let (mut seq, mut rows) = self
+            .books
+            .with(sandbox, |book| (book.indexed, book.tail.clone()))
+            .unwrap_or_default();
+        if let Some(draft) = self.drafts.get(&sandbox) {
+            rows.extend(&draft.rows);
+        }
+        let mut insert =
+            tx.prepare_cached("INSERT OR REPLACE INTO event_index VALUES (?1, ?2, ?3)")?;
+        for row in rows {
+            seq = seq.next();
+            insert.execute([id, seq.0.cast_signed(), row])?;
+        }
+        self.drafts.insert(
+            sandbox,
+            Draft {
+                head: Head::EMPTY,
+                epoch: Epoch(0),
+                rows: Vec::new(),
+                created: None,
+                removed: true,
+            },
+        );
+        Ok(Ok(()))
+    }
+
+    fn draft(&mut self, sandbox: SandboxId) -> Result<&mut Draft, Error> {
+        let draft = match self.drafts.entry(sandbox) {
+            hash_map::Entry::Occupied(entry) => entry.into_mut(),
+            hash_map::Entry::Vacant(entry) => {
+                let draft = self.books.with(sandbox, |book| match &book.damage {
+                    Some(damage) => Err(Error::Damaged {
+                        sandbox,
+                        damage: damage.clone(),
+                    }),
+                    None => Ok(Draft {
+                        head: book.head,
+                        epoch: book.epoch,
+                        rows: Vec::new(),
+                        created: None,
+                        removed: false,
+                    }),
+                })??;
+                entry.insert(draft)
+            }
+        };
+        if draft.removed {
+            return Err(Error::UnknownSandbox { sandbox });
+        }
+        Ok(draft)
+    }
+}
+
+impl Drafts {
+    /// Enters them into the books; returns how many events have no index row yet and which journals are gone.
+    pub(super) fn enter(self, books: &Books) -> (usize, Vec<SandboxId>) {
+        let mut books = books.lock();
+        let mut appended = 0;
+        let mut removed = Vec::new();
+        for (sandbox, draft) in self.0 {
+            if draft.removed {
+                books.remove(&sandbox);
+                removed.push(sandbox);
+                continue;
+            }
+            if let Some(name) = draft.created {
+                books.insert(sandbox, Book::new(name, Head::EMPTY, Epoch(0), Seq(0)));
+            }
+            let Some(book) = books.get_mut(&sandbox) else {
+                continue;
+            };
+            book.epoch = draft.epoch;
+            book.head = draft.head;
+            appended += draft.rows.len();
+            if !draft.rows.is_empty() {
+                book.tail.extend(draft.rows);
+                book.watch.send_replace(draft.head.seq);
+            }
+        }
+        (appended, removed)
+    }
+}
+
+fn settle<T>(
+    reply: Reply<T>,
+    result: Result<Result<T, Error>, Failure>,
+    answer: fn(Reply<T>, Result<T, Error>) -> Answer,
+) -> Result<Answer, Failure> {
+    match result {
+        Ok(result) => Ok(answer(reply, result)),
+        Err(failure) => {
+            drop(reply.send(Err(Error::Failed(failure.clone()))));
+            Err(failure)
+        }
+    }
+}
+
+/// The books and the table disagree: another program changed the table under us. Nothing that we know holds any more.
+fn foreign_writer() -> Failure {
+    Failure {
+        what: "another program wrote to the journal's database",
+        why: "its head is not what this process left there".into(),
+    }
+}

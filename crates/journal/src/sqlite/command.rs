@@ -1,0 +1,89 @@
+//! What callers ask of the writer, and the answers that wait for its commit.
+
+use protocol::{Epoch, Head, SandboxId, SandboxName, Seq, UnixMillis};
+use tokio::sync::oneshot;
+
+use crate::encoded::Encoded;
+use crate::{Error, Lease};
+
+pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
+
+/// One call.
+pub(super) enum Command {
+    Create {
+        name: SandboxName,
+        reply: Reply<SandboxId>,
+    },
+    Lease {
+        sandboxes: Vec<SandboxId>,
+        node: String,
+        reply: Reply<Vec<Lease>>,
+    },
+    Append {
+        entry: Entry,
+        reply: Reply<Head>,
+    },
+    Remove {
+        sandbox: SandboxId,
+        reply: Reply<()>,
+    },
+}
+
+/// An append whose events are encoded.
+pub(super) struct Entry {
+    pub(super) sandbox: SandboxId,
+    pub(super) expected: Seq,
+    pub(super) epoch: Epoch,
+    pub(super) at: UnixMillis,
+    pub(super) events: Vec<Encoded>,
+}
+
+/// A call's answer, to be given when the commit is on disk.
+pub(super) enum Answer {
+    Create(Reply<SandboxId>, Result<SandboxId, Error>),
+    Lease(Reply<Vec<Lease>>, Result<Vec<Lease>, Error>),
+    Append(Reply<Head>, Result<Head, Error>),
+    Remove(Reply<()>, Result<(), Error>),
+}
+
+impl Answer {
+    /// Gives it. A caller that went away needs none.
+    pub(super) fn give(self) {
+        match self {
+            Self::Create(reply, result) => drop(reply.send(result)),
+            Self::Lease(reply, result) => drop(reply.send(result)),
+            Self::Append(reply, result) => drop(reply.send(result)),
+            Self::Remove(reply, result) => drop(reply.send(result)),
+        }
+    }
+
+    /// Gives this error in its place.
+    pub(super) fn fail(self, error: Error) {
+        match self {
+            Self::Create(reply, _) => drop(reply.send(Err(error))),
+            Self::Lease(reply, _) => drop(reply.send(Err(error))),
+            Self::Append(reply, _) => drop(reply.send(Err(error))),
+            Self::Remove(reply, _) => drop(reply.send(Err(error))),
+        }
+    }
+}
+
+impl Command {
+    /// Returns how many events it holds.
+    pub(super) fn events(&self) -> usize {
+        match self {
+            Self::Append { entry, .. } => entry.events.len(),
+            Self::Create { .. } | Self::Lease { .. } | Self::Remove { .. } => 0,
+        }
+    }
+
+    /// Answers it with an error.
+    pub(super) fn fail(self, error: Error) {
+        match self {
+            Self::Create { reply, .. } => drop(reply.send(Err(error))),
+            Self::Lease { reply, .. } => drop(reply.send(Err(error))),
+            Self::Append { reply, .. } => drop(reply.send(Err(error))),
+            Self::Remove { reply, .. } => drop(reply.send(Err(error))),
+        }
+    }
+}

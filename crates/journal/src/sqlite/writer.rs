@@ -1,0 +1,127 @@
+//! The one thread that writes: it drains the queue, puts everything into one transaction, commits once, then answers.
+//!
+//! Nothing is answered, and nothing changes in the books, before the commit is on disk. A failed commit ends the store:
+//! what is on disk then is unknown, and only a new start with recovery can tell.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, TransactionBehavior};
+
+use super::batch::Batch;
+use super::books::Books;
+use super::checkpoint::Checkpoints;
+use super::chores::{Chores, Room};
+use super::command::{Answer, Command};
+use super::fault::Fault;
+use crate::queue::{Queue, Taken};
+use crate::{Error, Failure};
+
+/// Calls in one transaction: bounds how long the first of them waits.
+const BATCH_CALLS: usize = 1024;
+/// Encoded bytes in one transaction: below the page cache, so that no page is written twice.
+const BATCH_BYTES: usize = 4 << 20;
+/// How long nobody must have called before chores are done.
+const IDLE: Duration = Duration::from_millis(200);
+
+pub(super) struct Writer {
+    pub(super) conn: Connection,
+    pub(super) queue: Arc<Queue<Command>>,
+    pub(super) books: Arc<Books>,
+    pub(super) fault: Arc<Fault>,
+    pub(super) checkpoints: Checkpoints,
+    pub(super) chores: Chores,
+    pub(super) next_row: i64,
+}
+
+impl Writer {
+    /// Works until the queue is shut or the store fails.
+    pub(super) fn run(mut self) {
+        loop {
+            let (batch, room) = match self.queue.take(BATCH_CALLS, BATCH_BYTES, IDLE) {
+                Taken::Batch(batch) => {
+                    let events = batch.iter().map(Command::events).sum();
+                    (batch, Room::Batch(events))
+                }
+                Taken::Idle if self.chores.are_due() => (Vec::new(), Room::Idle),
+                Taken::Idle => continue,
+                Taken::Shut => (Vec::new(), Room::Closing),
+            };
+            // The thread that moves pages may have met an error.
+            if let Some(failure) = self.fault.get() {
+                batch
+                    .into_iter()
+                    .for_each(|c| c.fail(Error::Failed(failure.clone())));
+                break;
+            }
+            if let Err(failure) = self.transact(batch, room) {
+                self.fault.set(failure);
+                break;
+            }
+            if room == Room::Closing {
+                break;
+            }
+        }
+        while let Some(command) = self.queue.pop() {
+            command.fail(self.fault.error());
+        }
+        // Whoever follows a journal learns that nothing more will come.
+        self.books.lock().clear();
+    }
+
+    fn transact(&mut self, commands: Vec<Command>, room: Room) -> Result<(), Failure> {
+        let mut answers = Vec::with_capacity(commands.len());
+        match self.commit(commands, &mut answers, room) {
+            Ok(()) => answers.into_iter().for_each(Answer::give),
+            Err(failure) => {
+                // First nobody is let in any more, then those who wait are told.
+                self.fault.set(failure.clone());
+                answers
+                    .into_iter()
+                    .for_each(|a| a.fail(Error::Failed(failure.clone())));
+                return Err(failure);
+            }
+        }
+        failpoint::hit("journal.answered");
+        Ok(self.checkpoints.after_commit(&self.conn)?)
+    }
+
+    fn commit(
+        &mut self,
+        commands: Vec<Command>,
+        answers: &mut Vec<Answer>,
+        room: Room,
+    ) -> Result<(), Failure> {
+        let last_row = self.next_row - 1;
+        let tx = self
+            .conn
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let indexed = self.chores.index(&tx, &self.books, last_row, room)?;
+        let mut batch = Batch::new(&tx, &self.books, &mut self.next_row);
+        let mut failed = None;
+        for command in commands {
+            match &failed {
+                None => match batch.apply(command) {
+                    Ok(answer) => answers.push(answer),
+                    Err(failure) => failed = Some(failure),
+                },
+                Some(failure) => command.fail(Error::Failed(Failure::clone(failure))),
+            }
+        }
+        let drafts = batch.drafts();
+        if let Some(failure) = failed {
+            return Err(failure);
+        }
+        self.chores.sweep(&tx, room)?;
+        failpoint::hit("journal.commit");
+        tx.commit().map_err(|e| Failure {
+            what: "cannot commit to the journal",
+            why: e.to_string().into(),
+        })?;
+        failpoint::hit("journal.committed");
+        self.books.note_indexed(&indexed);
+        let (appended, removed) = drafts.enter(&self.books);
+        self.chores.note(appended, removed);
+        Ok(())
+    }
+}
