@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use protocol::{CutId, ErrorCode, WorkspaceId};
+use rustix::io::Errno;
 
 /// The result of a pool's verb.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -69,6 +70,12 @@ pub enum Error {
         /// What is missing.
         why: String,
     },
+    /// The pool's file system stopped itself after an I/O error and is read-only until it is mounted anew.
+    #[error("the file system of the workspace pool at {path} stopped after an i/o error", path = path.display())]
+    Stopped {
+        /// Where the pool is.
+        path: PathBuf,
+    },
     /// The system refused something.
     #[error("cannot {doing} {path}", path = path.display())]
     Io {
@@ -82,13 +89,37 @@ pub enum Error {
 }
 
 impl Error {
+    /// For `map_err`: says what was done on what. A full disk becomes [`Error::Full`].
+    pub(crate) fn io(
+        doing: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| match Errno::from_io_error(&source) {
+            Some(Errno::NOSPC | Errno::DQUOT) => Self::Full { doing, path },
+            Some(Errno::ROFS) => Self::Stopped { path },
+            _ => Self::Io {
+                doing,
+                path,
+                source,
+            },
+        }
+    }
+
+    /// The same for a bare error number.
+    pub(crate) fn errno(doing: &'static str, path: impl Into<PathBuf>, errno: Errno) -> Self {
+        Self::io(doing, path)(errno.into())
+    }
+
     /// Tells what the caller must do.
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::NoHead { .. } | Self::NoCut { .. } => ErrorCode::NotFound,
             Self::CutExists { .. } | Self::Nested { .. } => ErrorCode::Conflict,
-            Self::Full { .. } | Self::Unavailable { .. } => ErrorCode::Unavailable,
+            Self::Full { .. } | Self::Stopped { .. } | Self::Unavailable { .. } => {
+                ErrorCode::Unavailable
+            }
             Self::Unreadable { .. } => ErrorCode::Denied,
             Self::Io { .. } => ErrorCode::Internal,
         }
@@ -102,6 +133,9 @@ impl Error {
                 "remove sandboxes or old cuts, or free space on the disk of {}",
                 path.display()
             )),
+            Self::Stopped { .. } => Some(
+                "look into the kernel log; stop every sandbox and restart the daemon to mount it anew".into(),
+            ),
             Self::Unavailable { kind: "btrfs", .. } => Some(
                 "`durable doctor` tells what is missing; the copy pool works everywhere".into(),
             ),

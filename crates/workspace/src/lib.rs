@@ -9,12 +9,17 @@
 
 #![deny(unsafe_code)]
 
+mod btrfs;
+mod copy;
 mod doctor;
 mod error;
+mod gc;
 mod mounts;
+mod names;
 mod open;
 mod pool;
 mod sys;
+mod xattr;
 
 pub use doctor::{Fact, doctor};
 pub use error::{Error, Result};

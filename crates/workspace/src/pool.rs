@@ -44,7 +44,9 @@ pub struct Swept {
     pub cuts: Vec<(WorkspaceId, CutId)>,
     /// Half-made things of a crash; removed.
     pub halves: usize,
-    /// Heads that were named and are not there.
+    /// Heads without a cut that were named and had not reached the disk before a power cut; made again, empty.
+    pub remade_heads: Vec<WorkspaceId>,
+    /// Heads that were named and are not there, though they have cuts: to be restored from one.
     pub missing_heads: Vec<WorkspaceId>,
     /// Cuts that were named and are not there.
     pub missing_cuts: Vec<(WorkspaceId, CutId)>,
@@ -74,19 +76,23 @@ pub trait Pool: Send + Sync {
 
     /// Makes an empty head under a name that was never used before.
     ///
-    /// Not durable on return: a power cut may leave an empty head of this name, or one as of the last cut. A crash
-    /// before the caller wrote the name down leaves a head for [`Pool::gc`]. May be repeated; it makes another.
+    /// Not durable on return, for it holds nothing yet: where a power cut took it, [`Pool::gc`] makes it again, empty, under
+    /// its name. A crash before the caller wrote the name down leaves a head for [`Pool::gc`]. May be repeated; it
+    /// makes another.
     fn create(&self) -> Result<WorkspaceId>;
 
     /// Returns the directories of a head.
     ///
     /// # Errors
-    /// [`crate::Error::NoHead`] if there is none of that name. It changes nothing.
+    /// [`crate::Error::NoHead`] if there is none of that name. Nothing on disk changes, but call it before each mount and
+    /// not for sport: the cut after it looks twice (one commit, 2 ms) to tell the mount's own writes from changes.
     fn layout(&self, workspace: &WorkspaceId) -> Result<Layout>;
 
     /// Takes a cut if anything changed since the last one, or since the head was made.
     ///
-    /// `None`: nothing changed, nothing was made. Mounting an overlay over the head, which writes to `work`, is no change.
+    /// `None`: nothing changed, nothing was made. Mounting an overlay over the head, which writes to `work`, is no change;
+    /// an access time is one, so mount it `noatime`. That nothing changed is proven; now and then a cut is
+    /// made though nothing did (a file that was deleted before the last cut and closed after it).
     /// `Some`: every write that returned before this call is in it, and it is durable. A crash in the middle leaves
     /// either nothing or a whole cut that no journal names: [`Pool::gc`] removes it, and the next cut compares with the
     /// last one that is there.

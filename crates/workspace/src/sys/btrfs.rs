@@ -1,0 +1,318 @@
+//! The btrfs ioctls that the pool needs; layouts as in `linux/btrfs.h` and `linux/btrfs_tree.h`.
+
+use std::ffi::OsStr;
+use std::ops::ControlFlow;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::io::Errno;
+
+use super::ioctl;
+
+const NAME_MAX: usize = 255;
+
+/// `_IOC` of `asm-generic/ioctl.h` for btrfs's type byte.
+const fn ioc(direction: libc::c_ulong, number: libc::c_ulong, size: usize) -> libc::c_ulong {
+    (direction << 30) | ((size as libc::c_ulong) << 16) | (0x94 << 8) | number
+}
+const WRITE: libc::c_ulong = 1;
+const READ: libc::c_ulong = 2;
+
+#[repr(C)]
+struct VolArgs {
+    fd: i64,
+    transid: u64,
+    flags: u64,
+    unused: [u64; 4],
+    name: [u8; 4040],
+}
+const SUBVOL_RDONLY: u64 = 1 << 1;
+const SNAP_CREATE_V2: libc::c_ulong = ioc(WRITE, 23, size_of::<VolArgs>());
+const SUBVOL_CREATE_V2: libc::c_ulong = ioc(WRITE, 24, size_of::<VolArgs>());
+const SNAP_DESTROY_V2: libc::c_ulong = ioc(WRITE, 63, size_of::<VolArgs>());
+
+/// Whether a snapshot may be written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    ReadOnly,
+    Writable,
+}
+
+fn vol_args(name: impl AsRef<OsStr>) -> Result<VolArgs, Errno> {
+    let name = name.as_ref().as_bytes();
+    if name.len() > NAME_MAX {
+        return Err(Errno::NAMETOOLONG);
+    }
+    let mut args = VolArgs {
+        fd: 0,
+        transid: 0,
+        flags: 0,
+        unused: [0; 4],
+        name: [0; 4040],
+    };
+    args.name[..name.len()].copy_from_slice(name);
+    Ok(args)
+}
+
+/// Makes an empty subvolume `name` in `dir`.
+pub(crate) fn create(dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+    let mut args = vol_args(name)?;
+    // SAFETY: SUBVOL_CREATE_V2 takes a btrfs_ioctl_vol_args_v2; the name is NUL-terminated (checked against NAME_MAX).
+    unsafe { ioctl(dir, SUBVOL_CREATE_V2, &mut args) }.map(drop)
+}
+
+/// Makes a snapshot `name` in `dir` of the subvolume `source`; on disk when it returns.
+///
+/// Before it looks at the name, the kernel writes out what is dirty in `source` (and in no other subvolume) and waits for it.
+pub(crate) fn snapshot(
+    source: BorrowedFd<'_>,
+    dir: BorrowedFd<'_>,
+    name: &str,
+    access: Access,
+) -> Result<(), Errno> {
+    let mut args = vol_args(name)?;
+    args.fd = i64::from(source.as_raw_fd());
+    args.flags = match access {
+        Access::ReadOnly => SUBVOL_RDONLY,
+        Access::Writable => 0,
+    };
+    // SAFETY: as for `create`; the fd in it is borrowed for the call.
+    unsafe { ioctl(dir, SNAP_CREATE_V2, &mut args) }.map(drop)
+}
+
+/// Removes the subvolume `name` from `dir`; its space is given back later.
+pub(crate) fn destroy(dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
+    let mut args = vol_args(name)?;
+    // SAFETY: as for `create`.
+    unsafe { ioctl(dir, SNAP_DESTROY_V2, &mut args) }.map(drop)
+}
+
+#[repr(C)]
+struct RawInfo {
+    id: u64,
+    name: [u8; 256],
+    parent_id: u64,
+    dir_id: u64,
+    generation: u64,
+    flags: u64,
+    uuid: [u8; 16],
+    parent_uuid: [u8; 16],
+    received_uuid: [u8; 16],
+    ctransid: u64,
+    otransid: u64,
+    stransid: u64,
+    rtransid: u64,
+    times: [u64; 8],
+    reserved: [u64; 8],
+}
+const GET_SUBVOL_INFO: libc::c_ulong = ioc(READ, 60, size_of::<RawInfo>());
+
+/// What the pool wants to know of a subvolume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Info {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) parent_uuid: [u8; 16],
+    /// The transaction of the last change to any inode in it: live, not as of the last commit.
+    pub(crate) changed: u64,
+    /// The transaction that made it.
+    pub(crate) made: u64,
+}
+
+/// Reads what the kernel knows of the subvolume that holds `fd`.
+pub(crate) fn info(fd: BorrowedFd<'_>) -> Result<Info, Errno> {
+    let mut raw = RawInfo {
+        id: 0,
+        name: [0; 256],
+        parent_id: 0,
+        dir_id: 0,
+        generation: 0,
+        flags: 0,
+        uuid: [0; 16],
+        parent_uuid: [0; 16],
+        received_uuid: [0; 16],
+        ctransid: 0,
+        otransid: 0,
+        stransid: 0,
+        rtransid: 0,
+        times: [0; 8],
+        reserved: [0; 8],
+    };
+    // SAFETY: GET_SUBVOL_INFO fills a btrfs_ioctl_get_subvol_info_args, plain numbers and bytes of this layout.
+    unsafe { ioctl(fd, GET_SUBVOL_INFO, &mut raw) }?;
+    Ok(Info {
+        uuid: raw.uuid,
+        parent_uuid: raw.parent_uuid,
+        changed: raw.ctransid,
+        made: raw.otransid,
+    })
+}
+
+const START_SYNC: libc::c_ulong = ioc(READ, 24, 8);
+const WAIT_SYNC: libc::c_ulong = ioc(WRITE, 22, 8);
+
+/// Commits the running transaction and returns its number; everything done before the call is in it or an earlier one.
+pub(crate) fn commit(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    let mut transid = 0_u64;
+    // SAFETY: START_SYNC writes one u64.
+    unsafe { ioctl(fd, START_SYNC, &mut transid) }?;
+    let committed = transid;
+    // SAFETY: WAIT_SYNC reads one u64.
+    unsafe { ioctl(fd, WAIT_SYNC, &mut transid) }?;
+    Ok(committed)
+}
+
+#[repr(C)]
+struct RootRefs {
+    min_id: u64,
+    refs: [[u64; 2]; 255],
+    count: u8,
+    align: [u8; 7],
+}
+const GET_SUBVOL_ROOTREF: libc::c_ulong = ioc(READ | WRITE, 61, size_of::<RootRefs>());
+
+/// Lists the directories (inodes in the subvolume of `fd`) that hold other subvolumes: the first 255.
+pub(crate) fn holders(fd: BorrowedFd<'_>) -> Result<Vec<u64>, Errno> {
+    let mut raw = RootRefs {
+        min_id: 0,
+        refs: [[0; 2]; 255],
+        count: 0,
+        align: [0; 7],
+    };
+    // SAFETY: GET_SUBVOL_ROOTREF fills a btrfs_ioctl_get_subvol_rootref_args of this layout.
+    match unsafe { ioctl(fd, GET_SUBVOL_ROOTREF, &mut raw) } {
+        // There are more than fit.
+        Ok(_) | Err(Errno::OVERFLOW) => {}
+        Err(errno) => return Err(errno),
+    }
+    let count = usize::from(raw.count);
+    Ok(raw.refs[..count]
+        .iter()
+        .map(|&[_id, directory]| directory)
+        .collect())
+}
+
+#[repr(C)]
+struct InoLookup {
+    tree: u64,
+    inode: u64,
+    name: [u8; 4080],
+}
+const INO_LOOKUP: libc::c_ulong = ioc(READ | WRITE, 18, size_of::<InoLookup>());
+
+/// Returns the path of a directory inode below the root of the subvolume of `fd`, with a slash at its end; empty for the root.
+pub(crate) fn path_of(fd: BorrowedFd<'_>, inode: u64) -> Result<Vec<u8>, Errno> {
+    let mut raw = InoLookup {
+        tree: 0,
+        inode,
+        name: [0; 4080],
+    };
+    // SAFETY: INO_LOOKUP fills a btrfs_ioctl_ino_lookup_args of this layout.
+    unsafe { ioctl(fd, INO_LOOKUP, &mut raw) }?;
+    let end = raw
+        .name
+        .iter()
+        .position(|&byte| byte == 0)
+        .unwrap_or(raw.name.len());
+    Ok(raw.name[..end].to_vec())
+}
+
+#[repr(C)]
+struct Search {
+    tree: u64,
+    min_inode: u64,
+    max_inode: u64,
+    min_offset: u64,
+    max_offset: u64,
+    min_transid: u64,
+    max_transid: u64,
+    min_type: u32,
+    max_type: u32,
+    count: u32,
+    unused: [u32; 9],
+    items: [u8; 3992],
+}
+const TREE_SEARCH: libc::c_ulong = ioc(READ | WRITE, 17, size_of::<Search>());
+const INODE_ITEM: u32 = 1;
+const ITEM_HEADER: usize = 32;
+
+/// Calls `see` with each inode of the subvolume that was changed in a transaction after `since`, as far as committed.
+///
+/// The kernel walks the tree blocks that are younger than `since`, so this costs what changed, not what is there.
+pub(crate) fn changed_inodes(
+    fd: BorrowedFd<'_>,
+    since: u64,
+    mut see: impl FnMut(u64) -> ControlFlow<()>,
+) -> Result<(), Errno> {
+    let (mut inode, mut kind, mut offset) = (0_u64, 0_u32, 0_u64);
+    loop {
+        let mut raw = Search {
+            tree: 0,
+            min_inode: inode,
+            max_inode: u64::MAX,
+            min_offset: offset,
+            max_offset: u64::MAX,
+            min_transid: since + 1,
+            max_transid: u64::MAX,
+            min_type: kind,
+            max_type: u32::from(u8::MAX),
+            count: 4096,
+            unused: [0; 9],
+            items: [0; 3992],
+        };
+        // SAFETY: TREE_SEARCH fills a btrfs_ioctl_search_args of this layout.
+        unsafe { ioctl(fd, TREE_SEARCH, &mut raw) }?;
+        if raw.count == 0 {
+            return Ok(());
+        }
+        let mut rest = &raw.items[..];
+        for _ in 0..raw.count {
+            let Some((header, after)) = rest.split_at_checked(ITEM_HEADER) else {
+                return Err(Errno::IO);
+            };
+            inode = number(header, 8);
+            offset = number(header, 16);
+            let tail = number(header, 24);
+            // The type and the length are two u32 side by side.
+            let [type_bytes, len_bytes] = [tail & 0xffff_ffff, tail >> 32];
+            kind = u32::try_from(type_bytes).map_err(|_| Errno::IO)?;
+            let len = usize::try_from(len_bytes).map_err(|_| Errno::IO)?;
+            let Some((item, after)) = after.split_at_checked(len) else {
+                return Err(Errno::IO);
+            };
+            // An inode item: its generation, then the transaction that changed it last.
+            if kind == INODE_ITEM
+                && item.len() >= 16
+                && number(item, 8) > since
+                && see(inode).is_break()
+            {
+                return Ok(());
+            }
+            rest = after;
+        }
+        let Some(next) = offset.checked_add(1) else {
+            return Err(Errno::IO);
+        };
+        offset = next;
+    }
+}
+
+/// Reads a number at `at`; the callers checked the length.
+fn number(bytes: &[u8], at: usize) -> u64 {
+    let mut raw = [0; 8];
+    raw.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_ne_bytes(raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layouts_have_the_sizes_that_the_kernel_expects() {
+        assert_eq!(size_of::<VolArgs>(), 4096);
+        assert_eq!(size_of::<RawInfo>(), 504);
+        assert_eq!(size_of::<RootRefs>(), 4096);
+        assert_eq!(size_of::<InoLookup>(), 4096);
+        assert_eq!(size_of::<Search>(), 4096);
+    }
+}
