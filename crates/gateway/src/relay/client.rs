@@ -293,7 +293,7 @@ async fn spawn(command: &[OsString]) -> io::Result<()> {
         .spawn()?;
     if let Some(mut out) = child.stdout.take() {
         // Its line, or the end where another relay was faster. The child itself is reaped by tokio when it ends.
-        out.read(&mut [0; 64]).await?;
+        let _line: usize = out.read(&mut [0; 64]).await?;
     }
     Ok(())
 }
