@@ -106,6 +106,12 @@ pub trait Level: Send + Sync {
     /// A process that does not go away.
     fn kill(&self, running: &Running) -> Result<(), Error>;
 
+    /// Removes what a dead sandbox left (its cgroups, the record that finds it). Of one that left nothing: nothing.
+    ///
+    /// # Errors
+    /// What could not be removed, or a sandbox that lives.
+    fn clear(&self, state: &Path) -> Result<(), Error>;
+
     /// Ends and removes what belongs to none of the `live` sandboxes: processes, cgroups, generated directories.
     /// Call it once after a start of the daemon, before sandboxes are started.
     ///

@@ -6,6 +6,7 @@
 pub mod container;
 mod error;
 mod level;
+mod sys;
 
 pub use error::Error;
 pub use level::{Check, Level, Running, StartSpec, Swept, Verdict};

@@ -1,0 +1,100 @@
+//! How long does a start take, from the call to a supervisor that serves? Held against `bwrap` and a bare spawn.
+//!
+//! `cargo run --release -p durable-isolation --example start_time [RUNS]`, as root. Needs the example `mini_supervisor`
+//! beside it. Everything is interleaved; medians and the fifth and ninety-fifth percentile in milliseconds.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use isolation::container::Container;
+use isolation::{Level, StartSpec};
+use protocol::{Image, Limits, SandboxId};
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> Outcome<()> {
+    let runs: u64 = std::env::args().nth(1).map_or(Ok(100), |n| n.parse())?;
+    let supervisor = std::env::current_exe()?.with_file_name("mini_supervisor");
+    let home = std::env::temp_dir().join(format!("isolation-start-{}", std::process::id()));
+    std::fs::create_dir(&home)?;
+    let level = Container::new(&home)?;
+    let (mut warm, mut cold, mut bwrap, mut bare) = (vec![], vec![], vec![], vec![]);
+    for nth in 0..runs {
+        let spec = spec(&home, nth, &supervisor)?;
+        // Time for the background to have a launcher ready, as between two creates by hand.
+        std::thread::sleep(Duration::from_millis(60));
+        let began = Instant::now();
+        let running = level.start(&spec)?;
+        if nth > 0 {
+            warm.push(began.elapsed());
+        }
+        level.kill(&running)?;
+        let other = Container::new(&home)?;
+        let began = Instant::now();
+        let running = other.start(&spec)?;
+        cold.push(began.elapsed());
+        level.kill(&running)?;
+        drop(other);
+        bwrap.push(time(&mut peer())?);
+        bare.push(time(&mut Command::new("/bin/true"))?);
+    }
+    drop(level);
+    for (name, times) in [
+        ("start, launcher ready", &mut warm),
+        ("start, first", &mut cold),
+        ("bwrap true", &mut bwrap),
+        ("true", &mut bare),
+    ] {
+        times.sort();
+        let at = |percent: usize| {
+            times
+                .get(times.len().saturating_sub(1) * percent / 100)
+                .map_or(0.0, |t| t.as_secs_f64() * 1e3)
+        };
+        println!(
+            "{name:24} median {:6.2}  p5 {:6.2}  p95 {:6.2}",
+            at(50),
+            at(5),
+            at(95)
+        );
+    }
+    std::fs::remove_dir_all(&home)?;
+    Ok(())
+}
+
+fn spec(home: &Path, nth: u64, supervisor: &Path) -> Outcome<StartSpec> {
+    let own = home.join(nth.to_string());
+    for dir in ["upper", "work", "state"] {
+        std::fs::create_dir_all(own.join(dir))?;
+    }
+    Ok(StartSpec {
+        sandbox: SandboxId(nth),
+        hostname: "bench".to_owned(),
+        image: Image::Host,
+        binary: supervisor.to_owned(),
+        exe_args: Vec::new(),
+        harness_dir: None,
+        upper: own.join("upper"),
+        work: own.join("work"),
+        state: own.join("state"),
+        limits: Limits::default(),
+    })
+}
+
+fn peer() -> Command {
+    let mut command = Command::new("bwrap");
+    command.args("--ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp --unshare-all true".split(' '));
+    command
+}
+
+fn time(command: &mut Command) -> Outcome<Duration> {
+    let began = Instant::now();
+    let status = command.stdout(Stdio::null()).status()?;
+    let took = began.elapsed();
+    if status.success() {
+        Ok(took)
+    } else {
+        Err("the peer failed".into())
+    }
+}

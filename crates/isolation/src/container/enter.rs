@@ -1,0 +1,273 @@
+//! The inside: from the launcher that the daemon spawned to PID 1 of a new sandbox.
+
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use protocol::{Limits, paths};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Gid, Uid};
+use rustix::thread::UnshareFlags;
+
+use super::plan::{Place, Plan, Tree, TreesCome};
+use super::seccomp::Filters;
+use super::wire::{Failure, GO, HELLO, Link, ToLauncher};
+use super::{harden, special, world};
+use crate::{Error, sys};
+
+/// What the supervisor gets as PID 1 of a new sandbox. All descriptors are closed on exec.
+#[derive(Debug)]
+pub struct Entered {
+    /// The sandbox's state directory on the host (`O_RDONLY|O_DIRECTORY`); the only way there.
+    pub state: OwnedFd,
+    /// Listens at `control.sock` in the state directory.
+    pub control: UnixListener,
+    /// Listens at [`protocol::paths::MODEL_PORT`] on the sandbox's loopback.
+    pub model: TcpListener,
+    /// Listens at [`protocol::paths::SHIM_SOCKET`].
+    pub shim: UnixListener,
+    /// Write one byte when serving, then drop it: [`crate::Level::start`] returns then.
+    pub ready: OwnedFd,
+    /// What the sandbox may use.
+    pub limits: Limits,
+}
+
+/// Makes this process the launcher of a sandbox; returns only in PID 1 of it.
+///
+/// Call it first thing in `main`, single-threaded, in the process that [`crate::Level::start`] spawned: its standard input
+/// is the way to the daemon, every other descriptor from 3 on is closed.
+///
+/// # Errors
+/// What failed. The daemon has been told; the caller only exits.
+pub fn enter() -> Result<Entered, Error> {
+    let link = take_stdin()?;
+    let steps = || -> Result<Parts, Error> {
+        let filters =
+            Filters::compile().map_err(|e| Error::step("compile the system call filter", e))?;
+        let plan = wait_for_plan(&link)?;
+        become_init(&link)?;
+        build(&link, &plan, &filters)
+    };
+    match steps() {
+        Ok(parts) => Ok(Entered {
+            state: parts.state,
+            control: parts.control,
+            model: parts.model,
+            shim: parts.shim,
+            limits: parts.limits,
+            ready: link.into_fd(),
+        }),
+        Err(error) => {
+            // Where the daemon is gone nobody is left to be told.
+            let _ignored = link.send_json(&Failure::from(&error));
+            Err(error)
+        }
+    }
+}
+
+/// [`Entered`] without the way to the daemon, which is lent until the end.
+struct Parts {
+    state: OwnedFd,
+    control: UnixListener,
+    model: TcpListener,
+    shim: UnixListener,
+    limits: Limits,
+}
+
+fn take_stdin() -> Result<Link, Error> {
+    let steps = || -> io::Result<Link> {
+        // The connection to a crash test is the one thing that may have been opened before.
+        let armed = std::env::var_os("DURABLE_FAILPOINT_SOCKET").is_some();
+        sys::from_3_on(if armed {
+            sys::Fds::CloseOnExec
+        } else {
+            sys::Fds::Close
+        })?;
+        let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+        quiet_stdio()?;
+        // Signals from the daemon's terminal are not for us.
+        rustix::process::setsid()?;
+        Ok(Link::new(socket))
+    };
+    steps().map_err(|e| Error::step("take over standard input", e))
+}
+
+/// Puts `/dev/null` on standard input and output.
+fn quiet_stdio() -> io::Result<()> {
+    let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
+}
+
+/// Waits until there is something to do; ends the process when the daemon goes away before.
+fn wait_for_plan(link: &Link) -> Result<Box<Plan>, Error> {
+    let failed = |e: io::Error| Error::step("receive the plan of the sandbox", e);
+    let mut ours = Vec::new();
+    loop {
+        let Some(message) = link.receive(None).map_err(failed)? else {
+            leave_groups(&ours);
+            sys::exit_now(0);
+        };
+        match serde_json::from_slice(&message.bytes).map_err(|e| failed(e.into()))? {
+            ToLauncher::Park { groups } => ours = groups,
+            ToLauncher::Start(plan) => {
+                let log = message
+                    .fds
+                    .first()
+                    .ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
+                rustix::stdio::dup2_stderr(log).map_err(|e| failed(e.into()))?;
+                return Ok(plan);
+            }
+        }
+    }
+}
+
+/// Removes the cgroups that this unused launcher is in.
+fn leave_groups(groups: &[(std::path::PathBuf, std::path::PathBuf)]) {
+    for (group, outside) in groups {
+        // What cannot be removed now is found by the next daemon's sweep.
+        let _ignored = fs::write(outside.join("cgroup.procs"), std::process::id().to_string())
+            .and_then(|()| fs::remove_dir(group));
+    }
+}
+
+/// Goes on as process 1 of new namespaces; the process that entered here ends.
+fn become_init(link: &Link) -> Result<(), Error> {
+    let all = UnshareFlags::NEWUSER
+        | UnshareFlags::NEWNS
+        | UnshareFlags::NEWPID
+        | UnshareFlags::NEWNET
+        | UnshareFlags::NEWIPC
+        | UnshareFlags::NEWUTS
+        | UnshareFlags::NEWCGROUP;
+    sys::unshare(all).map_err(|e| Error::Step {
+        step: "make namespaces".to_owned(),
+        remedy: Some(namespace_remedy(e)),
+        source: e.into(),
+    })?;
+    match sys::fork() {
+        Ok(Some(_)) => sys::exit_now(0),
+        Ok(None) => {}
+        Err(error) => return Err(Error::step("fork PID 1", error)),
+    }
+    rustix::process::setsid().map_err(|e| Error::step("make a session", e))?;
+    link.send(HELLO, &[])
+        .map_err(|e| Error::step("report to the daemon", e))
+}
+
+fn namespace_remedy(error: rustix::io::Errno) -> String {
+    match error {
+        rustix::io::Errno::NOSPC => "raise the sysctl `user.max_user_namespaces`".to_owned(),
+        _ => "allow user namespaces: `sysctl kernel.unprivileged_userns_clone=1` on Debian, `kernel.apparmor_restrict_unprivileged_userns=0` on Ubuntu, an unconfined seccomp profile in a container; or run the daemon as root".to_owned(),
+    }
+}
+
+fn build(link: &Link, plan: &Plan, filters: &Filters) -> Result<Parts, Error> {
+    let failed = |step: &'static str| move |e: rustix::io::Errno| Error::step(step, e);
+    // The mask of the daemon must not narrow what is made here.
+    rustix::process::umask(Mode::empty());
+    // These need no ids, so they run while the daemon maps them.
+    rustix::system::sethostname(plan.hostname.as_bytes()).map_err(failed("set the host name"))?;
+    let model = loopback()?;
+    let trees = wait_for_go(link)?;
+    if plan.ids.has_groups() {
+        rustix::thread::set_thread_groups(&[]).map_err(failed("drop groups"))?;
+    }
+    rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)
+        .map_err(failed("become root's group"))?;
+    rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)
+        .map_err(failed("become root"))?;
+    // A second lock beside the system call filter; kernels without this setting have only the first.
+    let _ignored = fs::write("/proc/sys/user/max_user_namespaces", "0");
+    let trees = match plan.trees_come {
+        TreesCome::FromDaemon => pair(&plan.trees, trees)?,
+        TreesCome::FromPaths => open(&plan.trees)?,
+    };
+    let shim_dir = world::build(plan, &trees)?;
+    let state = trees
+        .iter()
+        .find(|(place, _)| *place == Place::State)
+        .ok_or_else(|| Error::step("find the state directory", io::ErrorKind::NotFound))
+        .and_then(|(_, mount)| world::open_directory(mount))?;
+    drop(trees);
+    quiet_stdio().map_err(|e| Error::step("open /dev/null", e))?;
+    let control = listen(&state, Path::new(paths::state::CONTROL), 0o600)?;
+    let name = Path::new(paths::SHIM_SOCKET)
+        .file_name()
+        .map(Path::new)
+        .unwrap_or(Path::new("shim.sock"));
+    let shim = listen(&shim_dir, name, 0o666)?;
+    // Nobody can replace the socket now; connecting needs no writable mount.
+    special::seal(shim_dir.as_fd())?;
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    harden::harden(filters)?;
+    Ok(Parts {
+        state,
+        control,
+        model,
+        shim,
+        limits: plan.limits.clone(),
+    })
+}
+
+fn loopback() -> Result<TcpListener, Error> {
+    let steps = || -> io::Result<TcpListener> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::DGRAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        sys::loopback_up(socket.as_fd())?;
+        TcpListener::bind((Ipv4Addr::LOCALHOST, paths::MODEL_PORT))
+    };
+    steps().map_err(|e| Error::step("set up the loopback", e))
+}
+
+fn wait_for_go(link: &Link) -> Result<Vec<OwnedFd>, Error> {
+    let failed = |e: io::Error| Error::step("receive the trees of the sandbox", e);
+    let message = link.receive(None).map_err(failed)?;
+    let message = message.ok_or_else(|| failed(io::ErrorKind::UnexpectedEof.into()))?;
+    if message.bytes != GO {
+        return Err(failed(io::ErrorKind::InvalidData.into()));
+    }
+    Ok(message.fds)
+}
+
+fn pair(trees: &[Tree], mounts: Vec<OwnedFd>) -> Result<Vec<(Place, OwnedFd)>, Error> {
+    if trees.len() != mounts.len() {
+        return Err(Error::step(
+            "match trees to mounts",
+            io::ErrorKind::InvalidData,
+        ));
+    }
+    Ok(trees.iter().map(|t| t.place.clone()).zip(mounts).collect())
+}
+
+fn open(trees: &[Tree]) -> Result<Vec<(Place, OwnedFd)>, Error> {
+    trees
+        .iter()
+        .map(|t| Ok((t.place.clone(), t.open(None)?.mount)))
+        .collect()
+}
+
+/// Listens at a name in a directory that may be in no place of this root.
+fn listen(directory: &OwnedFd, name: &Path, mode: u32) -> Result<UnixListener, Error> {
+    let steps = || -> io::Result<UnixListener> {
+        rustix::process::fchdir(directory)?;
+        match fs::remove_file(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        rustix::process::umask(Mode::from_raw_mode(0o777 & !mode));
+        let listener = UnixListener::bind(name)?;
+        rustix::process::chdir(c"/")?;
+        Ok(listener)
+    };
+    steps().map_err(|e| Error::step(format!("listen at {}", name.display()), e))
+}
