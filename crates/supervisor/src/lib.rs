@@ -8,10 +8,38 @@
 //! The same binary serves inside the sandbox as the harness's shell ([`shell_main`]) and as a helper for files
 //! ([`box_main`]).
 
+#![deny(unsafe_code)]
+
+mod boxed;
+mod core;
+mod daemon;
+mod harden;
+mod input;
+mod launch;
+mod ledger;
+mod ops;
+mod outbox;
+mod pty;
+mod pump;
+mod reaper;
+mod relay;
+mod run;
+mod serve;
+mod shell;
+mod shims;
+mod shutdown;
+mod spool;
+mod sys;
+mod tree;
+mod users;
+mod words;
+
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
 use protocol::Limits;
 
@@ -32,25 +60,68 @@ pub struct Handles {
     pub limits: Limits,
 }
 
-/// Serves until the daemon orders the end; returns the process's exit code.
+/// Serves until the daemon orders the end; returns the process's exit code: 0 after an orderly end.
 ///
-/// To be called from the main thread of a process that has no other. What goes wrong before it serves is told on stderr.
+/// To be called from the main thread of a process that has no other. The process then belongs to the supervisor: its
+/// working directory, signal mask and capability sets are changed, and every child is taken. What goes wrong is told on
+/// stderr. The caller exits with the code at once, which ends what is left in a PID namespace.
 #[must_use]
 pub fn run(handles: Handles) -> i32 {
-    drop(handles);
-    1
+    match serve::run(handles) {
+        Ok(()) => 0,
+        Err(error) => {
+            complain("durable supervisor", &error);
+            1
+        }
+    }
 }
 
 /// The harness's shell, `durable-shell`; `args` is without the program's name. Returns the exit code.
+///
+/// A command marked by [`protocol::shim::mark`] becomes an operation of its own; anything else is executed by the
+/// sandbox's shell in place of this process. `--cwd-file FILE` before all else asks for the operation's last working
+/// directory to be written to `FILE`.
 #[must_use]
 pub fn shell_main(args: Vec<OsString>) -> i32 {
-    drop(args);
-    125
+    shell::main(args)
 }
 
 /// The helper inside the sandbox, `durable __box`; `args` starts at the verb. Returns the exit code.
+///
+/// `tar-out PATH` · `tar-in DIR` · `read PATH` · `write PATH [--mode OCTAL]`
 #[must_use]
 pub fn box_main(args: Vec<OsString>) -> i32 {
-    drop(args);
-    2
+    boxed::main(args)
+}
+
+/// How long accepting waits when the machine is short of something.
+pub(crate) const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Whether accepting may work later: the listener itself is all right.
+pub(crate) fn is_passing(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(
+        Errno::from_io_error(error),
+        Some(
+            Errno::MFILE
+                | Errno::NFILE
+                | Errno::NOBUFS
+                | Errno::NOMEM
+                | Errno::CONNABORTED
+                | Errno::INTR
+        )
+    )
+}
+
+/// Writes an error with its causes to stderr, as one line.
+pub(crate) fn complain(who: &str, error: &dyn std::error::Error) {
+    let mut line = format!("{who}: {error}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        line.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    line.push('\n');
+    // Without a stderr there is nobody to tell.
+    let _told: io::Result<()> = io::stderr().write_all(line.as_bytes());
 }

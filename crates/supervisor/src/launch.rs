@@ -1,0 +1,212 @@
+//! From a [`RunSpec`] to a running process with its pipes or its terminal, or to words that say why not.
+
+use std::cell::RefCell;
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use protocol::table::RunSpec;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, Rlimit};
+
+use crate::harden::OP_CAPABILITIES;
+use crate::sys::spawn::{self, Launch, Stack};
+use crate::words::{describe, quoted};
+use crate::{pty, users};
+
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Starts programs. What it needs of the sandbox's files it opened before the first sandboxed process ran.
+pub(crate) struct Launcher {
+    stack: RefCell<Stack>,
+    null: OwnedFd,
+    proc: Option<OwnedFd>,
+    nofile: Rlimit,
+}
+
+/// A process that was started, and our ends.
+pub(crate) struct Child {
+    pub(crate) pid: Pid,
+    /// The pipe to its stdin, where input is wanted.
+    pub(crate) stdin: Option<OwnedFd>,
+    /// The pipe from its stdout, or the terminal.
+    pub(crate) stdout: OwnedFd,
+    /// The pipe from its stderr; none with a terminal.
+    pub(crate) stderr: Option<OwnedFd>,
+}
+
+/// What the child gets as descriptors 0, 1 and 2, and what stays here.
+struct Plumbing {
+    theirs: [Option<OwnedFd>; 3],
+    terminal: bool,
+    stdin: Option<OwnedFd>,
+    stdout: OwnedFd,
+    stderr: Option<OwnedFd>,
+}
+
+impl Launcher {
+    /// Opens what every start needs; `nofile` is the limit of open files that operations get.
+    pub(crate) fn new(nofile: Rlimit) -> std::io::Result<Self> {
+        let null = rustix::fs::openat2(
+            CWD,
+            c"/dev/null",
+            OFlags::RDWR | OFlags::CLOEXEC,
+            Mode::empty(),
+            ResolveFlags::NO_MAGICLINKS,
+        )?;
+        if !pty::is_device(&null, 1, 3) {
+            return Err(std::io::Error::other("/dev/null is no null device"));
+        }
+        // Without /proc only the order in which the kernel kills for memory is lost.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let proc = rustix::fs::open("/proc", flags, Mode::empty()).ok();
+        Ok(Self {
+            stack: RefCell::new(Stack::new()?),
+            null,
+            proc,
+            nofile,
+        })
+    }
+
+    /// Says why `run` could not be started now; `None` if nothing speaks against it.
+    pub(crate) fn check(&self, run: &RunSpec) -> Option<String> {
+        let null = || self.null.as_fd();
+        let launch = match self.prepare(run, [null(), null(), null()], false) {
+            Ok(launch) => launch,
+            Err(words) => return Some(words),
+        };
+        let result = spawn::check(&launch, &mut self.stack.borrow_mut());
+        result.err().map(|failure| describe(failure, run))
+    }
+
+    /// Starts it. With an error nothing of it ran.
+    pub(crate) fn start(&self, run: &RunSpec) -> Result<Child, String> {
+        let plumbing = self.plumb(run)?;
+        let [a, b, c] = &plumbing.theirs;
+        let stdio = [a, b, c].map(|fd| fd.as_ref().unwrap_or(&self.null).as_fd());
+        let launch = self.prepare(run, stdio, plumbing.terminal)?;
+        let pid = spawn::start(&launch, &mut self.stack.borrow_mut())
+            .map_err(|failure| describe(failure, run))?;
+        Ok(Child {
+            pid,
+            stdin: plumbing.stdin,
+            stdout: plumbing.stdout,
+            stderr: plumbing.stderr,
+        })
+    }
+
+    fn plumb(&self, run: &RunSpec) -> Result<Plumbing, String> {
+        if let Some(size) = run.tty {
+            let identity = users::resolve(run.user.as_deref())?;
+            let terminal = pty::open(size, identity.as_ref())
+                .map_err(|e| format!("no terminal could be opened: {e}"))?;
+            let copy = |fd: &OwnedFd| {
+                rustix::io::fcntl_dupfd_cloexec(fd, 3)
+                    .map_err(|e| format!("no terminal could be opened: {e}"))
+            };
+            return Ok(Plumbing {
+                theirs: [
+                    Some(copy(&terminal.slave)?),
+                    Some(copy(&terminal.slave)?),
+                    Some(terminal.slave),
+                ],
+                terminal: true,
+                stdin: None,
+                stdout: terminal.master,
+                stderr: None,
+            });
+        }
+        let (stdout, out) = pipe()?;
+        let (stderr, err) = pipe()?;
+        nonblocking(&stdout)?;
+        nonblocking(&stderr)?;
+        let (input, stdin) = if run.stdin {
+            let (input, stdin) = pipe()?;
+            nonblocking(&stdin)?;
+            (Some(input), Some(stdin))
+        } else {
+            (None, None)
+        };
+        Ok(Plumbing {
+            theirs: [input, Some(out), Some(err)],
+            terminal: false,
+            stdin,
+            stdout,
+            stderr: Some(stderr),
+        })
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        run: &RunSpec,
+        stdio: [BorrowedFd<'a>; 3],
+        terminal: bool,
+    ) -> Result<Launch<'a>, String> {
+        let argv0 = run.argv.first().map_or("", String::as_str);
+        if argv0.is_empty() {
+            return Err("no program is named".to_owned());
+        }
+        // Our own directory is the state directory; nothing may be looked up from there.
+        if !run.cwd.starts_with('/') {
+            return Err(format!(
+                "working directory {} does not start with `/`",
+                quoted(&run.cwd)
+            ));
+        }
+        let env = run
+            .env
+            .iter()
+            .map(|(name, value)| {
+                if name.is_empty() || name.contains('=') {
+                    return Err(format!("{} cannot name a variable", quoted(name)));
+                }
+                text(&format!("{name}={value}"), "the environment")
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Launch {
+            programs: programs(argv0, run)?,
+            argv: run
+                .argv
+                .iter()
+                .map(|a| text(a, "an argument"))
+                .collect::<Result<_, _>>()?,
+            env,
+            cwd: text(&run.cwd, "the working directory")?,
+            identity: users::resolve(run.user.as_deref())?,
+            capabilities: OP_CAPABILITIES,
+            stdio,
+            terminal,
+            proc: self.proc.as_ref().map(|fd| fd.as_fd()),
+            nofile: self.nofile.clone(),
+        })
+    }
+}
+
+/// The files to try for `argv0`, in the order of the operation's own PATH.
+fn programs(argv0: &str, run: &RunSpec) -> Result<Vec<CString>, String> {
+    if argv0.contains('/') {
+        return Ok(vec![text(argv0, "the program")?]);
+    }
+    let path = run.env.get("PATH").map_or(DEFAULT_PATH, String::as_str);
+    path.split(':')
+        .map(|dir| {
+            let dir = if dir.is_empty() { "." } else { dir };
+            text(&format!("{dir}/{argv0}"), "PATH")
+        })
+        .collect()
+}
+
+fn text(text: &str, what: &str) -> Result<CString, String> {
+    CString::new(text).map_err(|_| format!("{what} contains a zero byte: {}", quoted(text)))
+}
+
+fn pipe() -> Result<(OwnedFd, OwnedFd), String> {
+    rustix::pipe::pipe_with(PipeFlags::CLOEXEC)
+        .map_err(|e| format!("no pipe could be opened: {}", std::io::Error::from(e)))
+}
+
+/// Only our end: the flag belongs to the open file, which the two ends do not share.
+fn nonblocking(fd: &OwnedFd) -> Result<(), String> {
+    rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK)
+        .map_err(|e| format!("a pipe could not be set up: {}", std::io::Error::from(e)))
+}
