@@ -260,6 +260,7 @@ impl Core {
         Claim {
             core: Arc::clone(self),
             request,
+            sender: sender.clone(),
         }
     }
 }
@@ -309,11 +310,26 @@ impl Asked {
 pub(crate) struct Claim {
     core: Arc<Core>,
     request: ModelRequestId,
+    sender: Sender,
 }
 
 impl Claim {
     pub(crate) fn request(&self) -> &ModelRequestId {
         &self.request
+    }
+
+    /// Journals that the client has the whole answer.
+    pub(crate) async fn delivered(self) {
+        // To a harness that has been restarted since it was delivered to nobody: the new one has not seen it.
+        if self.core.ledger.sender() != self.sender {
+            return;
+        }
+        let event = Event::ModelDelivered {
+            request: self.request.clone(),
+        };
+        // Where the journal takes no more, nothing is served any more either.
+        let _appended: Result<(), String> =
+            self.core.append(vec![event], Durability::Relaxed).await;
     }
 }
 

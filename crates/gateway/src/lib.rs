@@ -21,6 +21,6 @@ mod upstream;
 pub use gateway::Gateway;
 pub use ledger::{BoxFuture, Ledger, Sender};
 pub use models::{Models, Request};
-pub use relay::RelayHandle;
+pub use relay::{RelayConfig, RelayError, RelayHandle};
 pub use secret::Secret;
 pub use upstream::{Upstream, UpstreamError};

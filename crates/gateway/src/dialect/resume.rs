@@ -244,7 +244,7 @@ mod tests {
                 r#"{{"messages":[{{"role":"user","content":"{P}"}},{{"role":"assistant","content":"x"}}]}}"#
             ),
             format!(r#"{{"messages":"{P}"}}"#),
-            format!("{P}"),
+            P.to_owned(),
         ] {
             assert_eq!(text(&body), None, "{body}");
         }

@@ -11,13 +11,13 @@ use std::time::Duration;
 use protocol::ModelRequestId;
 
 use bytes::BytesMut;
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{oneshot, watch};
 
 use super::frames::{self, Begin, FromRelay, Stage, ToRelay};
-use super::spool;
+use super::{READY, spool};
 
 /// Starts of a relay before it is given up. More than one is only needed while another one is just ending.
 const STARTS: u32 = 50;
@@ -291,9 +291,14 @@ async fn spawn(command: &[OsString]) -> io::Result<()> {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()?;
-    if let Some(mut out) = child.stdout.take() {
+    if let Some(out) = child.stdout.take() {
         // Its line, or the end where another relay was faster. The child itself is reaped by tokio when it ends.
-        let _line: usize = out.read(&mut [0; 64]).await?;
+        let mut lines = BufReader::new(out).lines();
+        while let Some(line) = lines.next_line().await? {
+            if line.ends_with(READY) {
+                break;
+            }
+        }
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ use tokio::task::{JoinSet, LocalSet};
 use super::client::Progress;
 use super::fetch::{HttpClient, client, fetch};
 use super::frames::{self, Begin, FromRelay, Stage, ToRelay};
-use super::spool;
+use super::{READY, spool};
 
 /// Frames on their way to one daemon; a daemon that does not read stops only its own notices.
 const OUTBOX: usize = 64;
@@ -314,7 +314,7 @@ fn listen(socket: &Path) -> Result<UnixListener, HostError> {
 fn announce() {
     let mut out = io::stdout();
     // Nobody reads it where the relay was started by hand.
-    let _told: io::Result<()> = out.write_all(b"ready\n").and_then(|()| out.flush());
+    let _told: io::Result<()> = writeln!(out, "{READY}").and_then(|()| out.flush());
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _replaced = (
             rustix::stdio::dup2_stdin(&null),

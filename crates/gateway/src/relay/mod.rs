@@ -18,3 +18,6 @@ pub(crate) use fetch::{HttpClient, client as http_client};
 pub use host::{HostError, Options, main};
 
 pub(crate) use frames::{Begin, MAX_BODY, Stage};
+
+/// What a relay prints when it listens.
+const READY: &str = "ready";

@@ -7,8 +7,6 @@ use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 
-use protocol::Event;
-
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
@@ -19,7 +17,7 @@ use hyper::body::Incoming;
 use tokio::sync::oneshot;
 
 use self::delivery::Finishing;
-use crate::core::{Asked, Claim, Core, Decision, Durability, End};
+use crate::core::{Asked, Claim, Core, Decision, End};
 use crate::dialect::Dialect;
 use crate::dialect::conversation::conversation;
 use crate::dialect::resume::strip;
@@ -144,7 +142,12 @@ async fn respond(
         shown.changed().await.map_err(|_| Refusal::Stopped)?;
     };
     let (sender, delivered) = oneshot::channel();
-    tokio::spawn(deliver(Arc::clone(core), claim, delivered));
+    // Until then the answer is this client's; where it breaks off, the claim is given back here.
+    tokio::spawn(async move {
+        if delivered.await.is_ok() {
+            claim.delivered().await;
+        }
+    });
     let stream = answer::body(Arc::clone(core), request, shown, finishing.clone(), sender);
     let mut response = Response::new(StreamBody::new(stream).boxed_unsync());
     *response.status_mut() = StatusCode::from_u16(head.status).unwrap_or(StatusCode::BAD_GATEWAY);
@@ -155,17 +158,6 @@ async fn respond(
         }
     }
     Ok(response)
-}
-
-/// Journals that the client has the whole answer; until then it is that client's.
-async fn deliver(core: Arc<Core>, claim: Claim, delivered: oneshot::Receiver<()>) {
-    if delivered.await.is_ok() {
-        let event = Event::ModelDelivered {
-            request: claim.request().clone(),
-        };
-        // Where the journal takes no more, nothing is served any more either.
-        let _appended: Result<(), String> = core.append(vec![event], Durability::Relaxed).await;
-    }
 }
 
 /// Everything that is no model's turn: passed on with the key, not recorded.
