@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use protocol::OpId;
 use protocol::table::RunSpec;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::pipe::PipeFlags;
@@ -15,6 +16,15 @@ use crate::words::{describe, quoted};
 use crate::{pty, users};
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Tells every process which operation it is of, as long as it keeps its environment. By this an operation's processes
+/// are found that left its session and whose parents are gone.
+const OP_VARIABLE: &str = "DURABLE_OP";
+
+/// Returns the entry of the environment that all processes of `op` start with.
+pub(crate) fn op_entry(op: &OpId) -> String {
+    format!("{OP_VARIABLE}={op}")
+}
 
 /// Starts programs. What it needs of the sandbox's files it opened before the first sandboxed process ran.
 pub(crate) struct Launcher {
@@ -79,12 +89,17 @@ impl Launcher {
         result.err().map(|failure| describe(failure, run))
     }
 
-    /// Starts it. With an error nothing of it ran.
-    pub(crate) fn start(&self, run: &RunSpec) -> Result<Child, String> {
+    /// Starts it as operation `op`. With an error nothing of it ran.
+    pub(crate) fn start(&self, op: &OpId, run: &RunSpec) -> Result<Child, String> {
         let plumbing = self.plumb(run)?;
         let [a, b, c] = &plumbing.theirs;
         let stdio = [a, b, c].map(|fd| fd.as_ref().unwrap_or(&self.null).as_fd());
-        let launch = self.prepare(run, stdio, plumbing.terminal)?;
+        let mut launch = self.prepare(run, stdio, plumbing.terminal)?;
+        let inherited = format!("{OP_VARIABLE}=");
+        launch
+            .env
+            .retain(|entry| !entry.as_bytes().starts_with(inherited.as_bytes()));
+        launch.env.push(text(&op_entry(op), "the environment")?);
         let pid = spawn::start(&launch, &mut self.stack.borrow_mut())
             .map_err(|failure| describe(failure, run))?;
         Ok(Child {

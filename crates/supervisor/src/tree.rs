@@ -1,9 +1,11 @@
-//! The processes of one operation, found by session, process group and ancestry, for ending all of them.
+//! The processes of one operation, found by session, process group, ancestry and environment, for ending all of them.
 //!
-//! A process that left the session and whose parents have ended before anybody looked cannot be told from others; what was
-//! seen once is remembered, so that it is still found when its parents end between SIGTERM and SIGKILL.
+//! What was seen once is remembered, so that it is still found when its parents end between SIGTERM and SIGKILL. Not found
+//! is who left the session, lost its parents and threw its environment away before anybody looked.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{Dir, Mode, OFlags};
@@ -53,6 +55,18 @@ impl Proc {
         parse(pid, &String::from_utf8_lossy(&buffer[..length]))
     }
 
+    /// Whether `pid` started with this entry in its environment. One that may not be looked at did not.
+    fn has_entry(&self, pid: i32, entry: &[u8]) -> bool {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let path = format!("{pid}/environ");
+        let Ok(file) = rustix::fs::openat(&self.dir, path, flags, Mode::empty()) else {
+            return false;
+        };
+        let mut environ = Vec::new();
+        let read = File::from(file).take(MAX_ENVIRON).read_to_end(&mut environ);
+        read.is_ok() && environ.split(|byte| *byte == 0).any(|e| e == entry)
+    }
+
     /// Returns `pid` and who it descends from, nearest first, with the session of each.
     pub(crate) fn ancestry(&self, pid: i32) -> Vec<(i32, i32)> {
         let mut chain = Vec::new();
@@ -67,6 +81,22 @@ impl Proc {
         chain
     }
 }
+
+/// Whether `process` descends from `ancestor`. We adopt every orphan, so all that we started stays below us.
+fn is_below(all: &HashMap<i32, Process>, process: &Process, ancestor: i32) -> bool {
+    let mut next = Some(process);
+    for _ in 0..all.len() {
+        match next {
+            Some(process) if process.parent == ancestor => return true,
+            Some(process) => next = all.get(&process.parent),
+            None => return false,
+        }
+    }
+    false
+}
+
+/// More than any kernel lets a program start with.
+const MAX_ENVIRON: u64 = 8 << 20;
 
 /// The name is in parentheses and may hold anything; numbers follow the last one.
 fn parse(pid: i32, stat: &str) -> Option<Process> {
@@ -87,23 +117,59 @@ pub(crate) struct Tree {
     root: i32,
     /// When the root was started; a later process with its number is another.
     root_start: Option<u64>,
+    /// What its processes have in their environment.
+    entry: Option<Vec<u8>>,
     known: HashMap<i32, u64>,
+    /// Those that were found not to have it.
+    foreign: HashMap<i32, u64>,
 }
 
 impl Tree {
-    /// The tree below `root`, which leads a session of its own.
-    pub(crate) fn new(root: Pid, proc: &Proc) -> Self {
+    /// The tree below `root`, which leads a session of its own and was started with `entry` in its environment.
+    pub(crate) fn new(root: Pid, entry: String, proc: &Proc) -> Self {
         let root = root.as_raw_pid();
         Self {
-            root,
             root_start: proc.process(root).map(|p| p.start),
+            entry: Some(entry.into_bytes()),
+            ..Self::below(root)
+        }
+    }
+
+    fn below(root: i32) -> Self {
+        Self {
+            root,
+            root_start: None,
+            entry: None,
             known: HashMap::new(),
+            foreign: HashMap::new(),
+        }
+    }
+
+    /// Takes in who is known by its environment alone.
+    fn find_by_entry(&mut self, proc: &Proc, all: &HashMap<i32, Process>) {
+        let Some(entry) = &self.entry else { return };
+        let me = rustix::process::getpid().as_raw_pid();
+        self.foreign
+            .retain(|pid, start| all.get(pid).is_some_and(|p| p.start == *start));
+        for process in all.values().filter(|p| !p.dead) {
+            let is = |seen: &HashMap<i32, u64>| seen.get(&process.pid) == Some(&process.start);
+            if is(&self.known) || is(&self.foreign) {
+                continue;
+            }
+            let is_ours = is_below(all, process, me) && proc.has_entry(process.pid, entry);
+            let seen = if is_ours {
+                &mut self.known
+            } else {
+                &mut self.foreign
+            };
+            seen.insert(process.pid, process.start);
         }
     }
 
     /// Looks again; returns who is alive.
     pub(crate) fn look(&mut self, proc: &Proc) -> Vec<i32> {
         let all = proc.processes();
+        self.find_by_entry(proc, &all);
         let ours = self.members(&all);
         self.known = ours.iter().map(|p| (p.pid, p.start)).collect();
         ours.iter().filter(|p| !p.dead).map(|p| p.pid).collect()
@@ -185,15 +251,10 @@ pub(crate) fn signal_everything(proc: &Proc, signal: Signal) {
     }
     let me = rustix::process::getpid();
     let all = proc.processes();
-    let mut below = Tree {
-        root: me.as_raw_pid(),
-        root_start: None,
-        known: HashMap::new(),
-    };
-    let children = all.values().filter(|p| p.parent == below.root);
-    below.known = children.map(|p| (p.pid, p.start)).collect();
     // Only ancestry counts here: the session may be that of whoever started us.
-    below.root = -1;
+    let mut below = Tree::below(-1);
+    let children = all.values().filter(|p| p.parent == me.as_raw_pid());
+    below.known = children.map(|p| (p.pid, p.start)).collect();
     below.signal(proc, signal);
 }
 
@@ -237,9 +298,8 @@ mod tests {
     #[test]
     fn children_that_left_the_session_are_found_and_remembered() {
         let mut tree = Tree {
-            root: 10,
             root_start: Some(5),
-            known: HashMap::new(),
+            ..Tree::below(10)
         };
         let all = HashMap::from([
             process(10, 1, 10, 5),

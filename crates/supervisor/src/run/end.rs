@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::{Running, at};
+use crate::launch::op_entry;
 use crate::spool;
 use crate::tree::Tree;
 
@@ -45,7 +46,7 @@ impl Running<'_> {
             ending.kill_at = ending.kill_at.min(kill_at);
             return;
         }
-        let mut tree = Tree::new(self.pid, &self.core.proc);
+        let mut tree = Tree::new(self.pid, op_entry(&self.op.id), &self.core.proc);
         if !grace.is_zero() {
             tree.signal(&self.core.proc, Signal::TERM);
             // A stopped process hears nothing else.

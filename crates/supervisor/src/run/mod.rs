@@ -146,7 +146,7 @@ async fn drive(
         }
         early.push(order);
     }
-    let child = match core.launcher.start(run) {
+    let child = match core.launcher.start(&op.id, run) {
         Ok(child) => child,
         Err(why) => {
             settle::never_ran(core, op, why).await;

@@ -205,7 +205,7 @@ pub(crate) struct Daemon {
     socket: UnixStream,
     input: BytesMut,
     pub(crate) accepted: BTreeMap<OpId, (u64, bool)>,
-    pub(crate) reach: BTreeMap<OpId, (u64, u64)>,
+    pub(crate) reach: BTreeMap<OpId, (u32, u64, u64)>,
 }
 
 /// What a fence brings.
@@ -249,11 +249,15 @@ impl Daemon {
                 self.accepted.insert(op.clone(), (offset.0, *closed));
             }
             FromSupervisor::Output {
-                op, stdout, stderr, ..
+                op,
+                attempt,
+                stdout,
+                stderr,
             } => {
-                let new = (stdout.0, stderr.0);
-                let old = self.reach.insert(op.clone(), new).unwrap_or((0, 0));
-                assert!(old.0 <= new.0 && old.1 <= new.1, "output of {op} shrank");
+                let new = (*attempt, stdout.0, stderr.0);
+                let old = self.reach.insert(op.clone(), new).unwrap_or((0, 0, 0));
+                let shrank = old.0 == new.0 && (old.1 > new.1 || old.2 > new.2);
+                assert!(!shrank, "output of {op} shrank");
             }
             _ => {}
         }

@@ -216,10 +216,12 @@ fn as_user(user: &str) -> protocol::table::RunSpec {
 fn a_working_directory_behind_a_magic_link_is_refused() {
     let world = World::new();
     let link = world.path("way");
-    std::os::unix::fs::symlink(format!("/proc/{}/cwd", world.pid()), &link).unwrap();
-    let settlement = world.daemon(1).run("a", in_cwd(link.to_str().unwrap()));
-    assert_eq!(settlement.outcome, Outcome::Cancelled);
-    assert!(settlement.error.unwrap().contains("one of /proc"));
+    std::os::unix::fs::symlink("/proc/self/cwd", &link).unwrap();
+    let mut daemon = world.daemon(1);
+    let own = daemon.run("own", in_cwd(link.to_str().unwrap()));
+    assert!(own.error.unwrap().contains("one of /proc"));
+    let ours = daemon.run("ours", in_cwd(&format!("/proc/{}/cwd", world.pid())));
+    assert_eq!(ours.outcome, Outcome::Cancelled);
 }
 
 #[test]
@@ -296,7 +298,7 @@ fn a_terminal_is_one_with_size_job_control_and_end_of_file() {
     });
     run.stdin = true;
     daemon.start("a", run);
-    daemon.started("a");
+    daemon.output("a", 15);
     daemon.stdin("a", 0, b"typed\n\x04", false);
     world.until("the terminal says ready", || {
         world.stdout("a").contains("ready")
@@ -361,7 +363,7 @@ fn the_first_output_is_told_at_once_and_a_lot_of_it_rarely() {
         _ => None,
     });
     assert_eq!(exited(&settlement), 0);
-    assert_eq!(daemon.reach[&id("b")].0, settlement.stdout_bytes.0);
+    assert_eq!(daemon.reach[&id("b")].1, settlement.stdout_bytes.0);
     assert!(
         told < 2 + settlement.duration_ms / 4,
         "told {told} times in {} ms",

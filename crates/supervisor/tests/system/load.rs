@@ -47,7 +47,8 @@ fn two_thousand_in_a_row_leave_nothing_behind() {
     (0..500).for_each(&mut one);
     let (files, memory) = (world.open_files(), world.status("VmRSS"));
     (500..2000).for_each(&mut one);
-    assert_eq!(world.open_files(), files);
+    let left = world.open_files();
+    assert!(left <= files, "{left} files are open, {files} were");
     let grown = world.status("VmRSS").saturating_sub(memory);
     assert!(grown < 512, "grew by {grown} kB from {memory} kB");
     let open = world.daemon(1).fence(1).ops;
