@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use protocol::{Outcome, SessionId};
+use protocol::{Outcome, SessionId, UnixMillis};
 use serde_json::Value;
 
 use crate::Error;
@@ -36,6 +36,8 @@ pub struct Start {
     pub args: Vec<String>,
     /// The id we chose for the session: a UUID.
     pub session: SessionId,
+    /// When the session was started; it only goes into names and headers for people to read.
+    pub started: UnixMillis,
     /// Working directory inside the sandbox, absolute and without symbolic links.
     pub cwd: String,
     /// Home directory inside the sandbox, absolute.
@@ -44,7 +46,7 @@ pub struct Start {
     pub tty: bool,
     /// Which model API the gateway offers to it.
     pub dialect: Dialect,
-    /// The model to ask for; the harness's own default (or the user's `--model`) where not given.
+    /// The model to ask for; the user's `--model` or the harness's own default where not given.
     pub model: Option<String>,
     /// Where the program is.
     pub program: Program,
@@ -63,7 +65,7 @@ pub struct Plan {
     pub stdin: bool,
 }
 
-/// A file that a plan needs.
+/// A file that a plan or a repair needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanFile {
     /// Absolute path inside the sandbox; missing parents are made with mode 0755.
@@ -81,16 +83,18 @@ pub struct PlanFile {
 pub enum Write {
     /// It is replaced.
     Replace,
-    /// Both are JSON objects: ours is laid over it, key by key.
+    /// It stays.
+    Keep,
+    /// Both are JSON objects: ours is laid over it, key by key; lists are united.
     Merge,
 }
 
-/// Where a session's transcript is.
+/// Where a session's transcript is: the most recently modified file of `dir` whose name ends with `suffix`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TranscriptAt {
     /// Directory inside the sandbox.
     pub dir: String,
-    /// The file's name ends with this; the newest by name where several do.
+    /// End of the file's name.
     pub suffix: String,
 }
 
@@ -105,14 +109,20 @@ pub struct ToolUse {
     pub input: Value,
 }
 
-/// What the journal knows of one tool call.
+/// What the journal knows of one tool call. Output is both streams in the order in which they came, where that is known;
+/// else stdout before stderr. Of more than [`crate::OUTPUT_KEPT`] bytes give [`crate::shorten`]ed ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallResult {
     /// It ended.
     Settled {
-        /// How; not [`Outcome::Lost`].
+        /// How. `Lost` is taken as [`CallResult::Lost`].
         outcome: Outcome,
-        /// Its output as spooled. Where the harness merges both streams, so must the caller.
+        /// Its output.
+        output: Vec<u8>,
+    },
+    /// It still runs, and the harness is not to wait for it.
+    Running {
+        /// The output so far.
         output: Vec<u8>,
     },
     /// It was started and its end is unknown.
@@ -129,11 +139,13 @@ pub enum CallResult {
 /// A repaired transcript.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repair {
-    /// The whole file: what was good of the old one, then one record for each dangling call.
+    /// The whole file: what was good of the old one, then one record for each dangling call. Empty: remove the file.
     pub bytes: Vec<u8>,
     /// The calls that got a result, in order.
     pub repaired: Vec<String>,
-    /// How far the session had got.
+    /// Files that the new records speak of (the full text of long outputs).
+    pub files: Vec<PlanFile>,
+    /// How far the session had got; to be given to [`Driver::resume`].
     pub phase: Phase,
 }
 
@@ -171,26 +183,42 @@ pub trait Driver: Send + Sync {
     /// Arguments of the user's that cannot be run durably.
     fn start(&self, start: &Start) -> Result<Plan, Error>;
 
-    /// Returns how the session goes on, after its transcript was repaired and written back. `attempt` counts from 2.
+    /// Returns how the session goes on after [`Driver::repair`], whose outcome was written back.
     ///
     /// # Errors
     /// As [`Driver::start`].
-    fn resume(&self, start: &Start, phase: Phase, attempt: u32) -> Result<Plan, Error>;
+    fn resume(&self, start: &Start, phase: Phase) -> Result<Plan, Error>;
 
-    /// Returns where the transcript of the session is.
-    fn transcript(&self, start: &Start) -> TranscriptAt;
+    /// Returns where the transcript of the session is; none where the arguments start no session (`--version`).
+    fn transcript(&self, start: &Start) -> Option<TranscriptAt>;
 
-    /// Gives each dangling tool call its true result, and drops a torn last line.
-    ///
-    /// # Errors
-    /// A line before the last that this harness cannot have written.
+    /// Gives each dangling tool call its true result, and drops what a kill left half written: a torn last line, or an
+    /// answer of the model that is not whole. A session that prints its answer and exits is also taken back to before
+    /// its last answer, so that the harness asks again, is served from the journal, and prints it.
     fn repair(
         &self,
         start: &Start,
         transcript: &[u8],
         results: &dyn Fn(&ToolUse) -> CallResult,
-    ) -> Result<Repair, Error>;
+    ) -> Repair;
 
     /// Returns what the end of its operation means.
-    fn ended(&self, outcome: &Outcome) -> Ended;
+    fn ended(&self, start: &Start, outcome: &Outcome) -> Ended;
+}
+
+/// What the end of a harness's operation means: a harness that exits by itself is done, also with an error or when it was
+/// asked to end; one that was killed, or of which nobody knows, is gone on with.
+pub(crate) fn ended(is_session: bool, outcome: &Outcome) -> Ended {
+    const SIGKILL: u8 = 9;
+    match outcome {
+        Outcome::Lost
+        | Outcome::Signaled {
+            signal: SIGKILL | 4 | 6 | 7 | 11,
+        } if is_session => Ended::Resume,
+        Outcome::Exited { .. }
+        | Outcome::Signaled { .. }
+        | Outcome::TimedOut
+        | Outcome::Cancelled
+        | Outcome::Lost => Ended::Done,
+    }
 }

@@ -16,21 +16,19 @@ pub enum Error {
         harness: &'static str,
         /// The argument.
         arg: String,
-        /// Why not.
+        /// Why not, and what to do instead.
         why: &'static str,
     },
-    /// A line of a transcript, not the last, is not what this harness writes.
-    #[error("line {line} of the {harness} transcript is not readable: {why}")]
-    Transcript {
+    /// The model endpoint and the harness do not fit.
+    #[error("{harness} cannot use this model endpoint: {why}")]
+    Model {
         /// Which harness.
         harness: &'static str,
-        /// Counted from 1.
-        line: usize,
-        /// What the parser said.
-        why: String,
+        /// Why not, and what to do instead.
+        why: &'static str,
     },
     /// A file of the user's own cannot be merged with ours.
-    #[error("{path} is not a JSON object, so it cannot be extended")]
+    #[error("{path} is not a JSON object, so it cannot be extended; mend or remove it")]
     NotMergeable {
         /// Which file.
         path: String,
