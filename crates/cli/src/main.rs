@@ -1,1 +1,39 @@
-fn main() {}
+//! The `durable` binary: command line, daemon, supervisor, relay and shim in one.
+//!
+//! Which one it is stands in its name and its first argument. The commands talk to the daemon's public API like any other
+//! client and start a daemon where none runs, as tmux does.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod commands;
+mod daemon;
+mod failure;
+mod stream;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_default();
+    let called = Path::new(&name).file_name().unwrap_or_default();
+    if called == "durable-shell" {
+        return code(supervisor::shell_main(args.collect()));
+    }
+    let rest: Vec<OsString> = args.collect();
+    match rest.first().and_then(|first| first.to_str()) {
+        Some("__supervisor") => code(daemon::supervise()),
+        Some("__relay") => code(daemon::relay(&rest[1..])),
+        Some("__box") => code(supervisor::box_main(rest[1..].to_vec())),
+        Some("__openapi") => code(commands::openapi()),
+        Some("__hook") => code(commands::hook(&rest[1..])),
+        _ => commands::run(),
+    }
+}
+
+/// Exit codes outside of a byte do not exist; one that does not fit is a failure of ours.
+fn code(code: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(code).unwrap_or(125))
+}

@@ -1,1 +1,22 @@
-//! (skeleton)
+//! Sandboxes, operations, sessions and cuts: one task per sandbox that turns requests into journaled events, and events into
+//! actions, in that order.
+//!
+//! The state of a sandbox is a fold over its journal ([`state`]); what to do after a loss is a pure decision ([`recover`]).
+//! This crate speaks no HTTP and knows no file format; it never tells anybody of an event that is not yet durable.
+
+#![forbid(unsafe_code)]
+
+mod engine;
+mod error;
+mod link;
+mod models;
+pub mod recover;
+mod sandbox;
+mod session;
+mod shared;
+pub mod spool;
+pub mod state;
+
+pub use engine::{Engine, Recovery};
+pub use sandbox::{Attached, Handle, Progress, StdinState};
+pub use shared::{Config, Shared};

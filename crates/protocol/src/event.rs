@@ -36,6 +36,24 @@ impl Head {
         seq: Seq(0),
         hash: GENESIS_HASH,
     };
+
+    /// Returns the digest of a payload that [`advance`](Self::advance) takes.
+    ///
+    /// The chain goes over digests so that whoever writes many journals does not have to go over their bytes again.
+    #[must_use]
+    pub fn digest(payload: &[u8]) -> [u8; 32] {
+        *blake3::hash(payload).as_bytes()
+    }
+
+    /// Returns the head after one more event.
+    #[must_use]
+    pub fn advance(self, id: EventId, epoch: Epoch, at: UnixMillis, digest: &[u8; 32]) -> Self {
+        let seq = self.seq.next();
+        Self {
+            seq,
+            hash: link(&self.hash, seq, id, epoch, at, digest),
+        }
+    }
 }
 
 /// One event as stored.
@@ -55,7 +73,8 @@ pub struct Stored {
     pub hash: [u8; 32],
 }
 
-/// Returns the chain hash of an event: BLAKE3 over the predecessor's hash, the event's place, id, epoch, time and payload.
+/// Returns the chain hash of an event: BLAKE3 over the predecessor's hash, the event's place, id, epoch, time and the
+/// BLAKE3 of its payload.
 #[must_use]
 pub fn chain_hash(
     prev: &[u8; 32],
@@ -65,14 +84,32 @@ pub fn chain_hash(
     at: UnixMillis,
     payload: &[u8],
 ) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(prev);
-    hasher.update(&seq.0.to_le_bytes());
-    hasher.update(&id.0);
-    hasher.update(&epoch.0.to_le_bytes());
-    hasher.update(&at.0.to_le_bytes());
-    hasher.update(payload);
-    *hasher.finalize().as_bytes()
+    link(prev, seq, id, epoch, at, &Head::digest(payload))
+}
+
+fn link(
+    prev: &[u8; 32],
+    seq: Seq,
+    id: EventId,
+    epoch: Epoch,
+    at: UnixMillis,
+    digest: &[u8; 32],
+) -> [u8; 32] {
+    let mut bytes = [0; 104];
+    let mut rest = &mut bytes[..];
+    for part in [
+        &prev[..],
+        &seq.0.to_le_bytes(),
+        &id.0,
+        &epoch.0.to_le_bytes(),
+        &at.0.to_le_bytes(),
+        digest,
+    ] {
+        let (into, after) = rest.split_at_mut(part.len());
+        into.copy_from_slice(part);
+        rest = after;
+    }
+    *blake3::hash(&bytes).as_bytes()
 }
 
 /// Why a boot of the supervisor ended.
@@ -311,6 +348,24 @@ impl Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_head_advances_along_the_chain() {
+        let (id, epoch, at) = (EventId([7; 16]), Epoch(3), UnixMillis(9));
+        let first = Head::EMPTY.advance(id, epoch, at, &Head::digest(b"one"));
+        let hash = chain_hash(&GENESIS_HASH, Seq(1), id, epoch, at, b"one");
+        assert_eq!(first, Head { seq: Seq(1), hash });
+        for other in [
+            chain_hash(&hash, Seq(1), id, epoch, at, b"one"),
+            chain_hash(&GENESIS_HASH, Seq(2), id, epoch, at, b"one"),
+            chain_hash(&GENESIS_HASH, Seq(1), EventId([8; 16]), epoch, at, b"one"),
+            chain_hash(&GENESIS_HASH, Seq(1), id, Epoch(4), at, b"one"),
+            chain_hash(&GENESIS_HASH, Seq(1), id, epoch, UnixMillis(8), b"one"),
+            chain_hash(&GENESIS_HASH, Seq(1), id, epoch, at, b"two"),
+        ] {
+            assert_ne!(other, hash);
+        }
+    }
 
     #[test]
     fn a_kind_in_json_is_what_kind_says() {

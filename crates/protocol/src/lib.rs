@@ -3,6 +3,7 @@
 //! What travels between processes or is stored lives here, with its encoding. This crate never does I/O, never reads a
 //! clock and never decides anything.
 
+pub mod api;
 pub mod caps;
 mod codec;
 pub mod control;

@@ -1,0 +1,71 @@
+# The words of this file are the same in CI and by hand. Root is needed for the full suite; what lacks it says so.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+SEEDS ?= 200
+TARGET := target/x86_64-unknown-linux-gnu/release
+export DURABLE_BIN ?= $(CURDIR)/$(TARGET)/durable
+# Debian packages by name: the pool's tools, what tests look at the machine with, and the peers of `make bench`.
+RUN_PACKAGES := btrfs-progs gcc libc6-dev
+TEST_PACKAGES := $(RUN_PACKAGES) busybox-static e2fsprogs git iproute2 procps sqlite3 uidmap util-linux
+BENCH_PACKAGES := $(TEST_PACKAGES) bubblewrap crun runc
+
+define install
+	@missing=(); for p in $(1); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing+=($$p); done; \
+	if [ $${#missing[@]} -gt 0 ]; then \
+	  if [ $$(id -u) = 0 ]; then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null; \
+	  else echo "needs the Debian packages $${missing[*]}: install them as root" >&2; exit 1; fi; fi
+endef
+
+.PHONY: build deps deps-test deps-bench fmt lint unit system test demo bench kill-matrix test-power openapi clean
+
+deps:
+	$(call install,$(RUN_PACKAGES))
+deps-test:
+	$(call install,$(TEST_PACKAGES))
+deps-bench:
+	$(call install,$(BENCH_PACKAGES))
+
+build: deps
+	cargo build --release -p durable
+
+fmt:
+	cargo fmt --all
+
+lint:
+	cargo fmt --all -- --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+	@# The committed API document is the one that the code makes.
+	cargo test --quiet -p durable-server
+
+unit:
+	cargo test --workspace --exclude system-tests --exclude power-test
+
+system: build
+	cargo build --release -p model-server
+	cargo test --release -p system-tests
+	cargo run --release -p system-tests --bin kill-matrix -- --seeds 2 --harness pi
+
+test: deps-test lint unit system
+
+demo: build
+	cargo build --release -p model-server
+	demo/run
+
+bench: deps-bench build
+	cargo run --release -p bench --bin bench
+
+kill-matrix: deps-test build
+	cargo build --release -p model-server
+	cargo run --release -p system-tests --bin kill-matrix -- --seeds $(SEEDS)
+
+test-power: deps-test build
+	cargo run --release -p power-test -- --seeds 100
+
+openapi: build
+	$(DURABLE_BIN) __openapi > docs/openapi.json
+
+clean:
+	cargo clean

@@ -1,0 +1,211 @@
+//! The client side of the public API over the daemon's Unix socket, and the start of a daemon where none runs.
+
+use std::io::{self, Read as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use protocol::{ApiError, ErrorCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+/// The API socket's name in the data directory.
+pub(crate) const SOCKET: &str = "api.sock";
+
+/// Speaks to the daemon of one data directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    data: PathBuf,
+}
+
+impl Client {
+    pub(crate) fn new(data: PathBuf) -> Self {
+        Self { data }
+    }
+
+    pub(crate) fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// Opens a connection; starts a daemon where nobody listens.
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ApiError> {
+        let stream = match self.dial().await {
+            Ok(stream) => stream,
+            Err(absent)
+                if matches!(
+                    absent.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                ) =>
+            {
+                let data = self.data.clone();
+                tokio::task::spawn_blocking(move || start_daemon(&data))
+                    .await
+                    .map_err(|e| ApiError::new(ErrorCode::Internal, e.to_string()))??;
+                self.dial().await.map_err(|e| self.unreachable(&e))?
+            }
+            Err(other) => return Err(self.unreachable(&other)),
+        };
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|e| {
+                ApiError::new(
+                    ErrorCode::Unavailable,
+                    format!("the daemon does not answer: {e}"),
+                )
+            })?;
+        // The connection's own error is also the request's.
+        tokio::spawn(async move { connection.await.unwrap_or_default() });
+        Ok(sender)
+    }
+
+    async fn dial(&self) -> io::Result<UnixStream> {
+        // By way of a descriptor: the data directory's path may be longer than a socket address.
+        let dir = std::fs::File::open(&self.data)?;
+        UnixStream::connect(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd())).await
+    }
+
+    fn unreachable(&self, error: &io::Error) -> ApiError {
+        ApiError::new(
+            ErrorCode::Unavailable,
+            format!("cannot reach the daemon of {}: {error}", self.data.display()),
+        )
+        .hint("the daemon's log is `daemon.log` in the data directory; `--data` or DURABLE_DATA names another one")
+    }
+
+    /// Sends a request and returns the answer with its body still to come.
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, ApiError> {
+        let mut sender = self.connect().await?;
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "durable")
+            .body(Full::new(body))
+            .map_err(|e| ApiError::new(ErrorCode::Invalid, e.to_string()))?;
+        let response = sender.send_request(request).await.map_err(|e| lost(&e))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let bytes = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(|e| lost(&e))?
+            .to_bytes();
+        Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| {
+            ApiError::new(
+                ErrorCode::Internal,
+                format!("the daemon answered {status} without a reason"),
+            )
+        }))
+    }
+
+    /// Asks for one object.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
+        self.call(Method::GET, path, &()).await
+    }
+
+    /// Sends one object and reads one.
+    pub(crate) async fn call<B: Serialize, T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &B,
+    ) -> Result<T, ApiError> {
+        let body = if method == Method::GET {
+            Vec::new()
+        } else {
+            encode(body)?
+        };
+        let response = self.send(method, path, body.into()).await?;
+        let bytes = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(|e| lost(&e))?
+            .to_bytes();
+        let bytes = if bytes.is_empty() {
+            Bytes::from_static(b"null")
+        } else {
+            bytes
+        };
+        serde_json::from_slice(&bytes).map_err(|e| {
+            ApiError::new(
+                ErrorCode::Internal,
+                format!("the daemon's answer is not understood: {e}"),
+            )
+            .hint("is it of another version? end it and run the command again")
+        })
+    }
+}
+
+pub(crate) fn encode<B: Serialize>(body: &B) -> Result<Vec<u8>, ApiError> {
+    serde_json::to_vec(body).map_err(|e| ApiError::new(ErrorCode::Internal, e.to_string()))
+}
+
+/// The connection broke: the daemon was killed, most likely. Whoever can resume does.
+pub(crate) fn lost(error: &hyper::Error) -> ApiError {
+    ApiError::new(
+        ErrorCode::Unavailable,
+        format!("the connection to the daemon broke: {error}"),
+    )
+    .hint("run the command again: operations go on, and the same `--op` id attaches")
+}
+
+/// Starts a daemon on `data` and returns when it serves.
+pub(crate) fn start_daemon(data: &Path) -> Result<(), ApiError> {
+    let failed = |what: &str, e: &dyn std::fmt::Display| {
+        ApiError::new(ErrorCode::Unavailable, format!("cannot start a daemon on {}: {what}: {e}", data.display()))
+            .hint("`durable doctor` tells what is missing; DURABLE_DATA or --data names another directory")
+    };
+    std::fs::create_dir_all(data).map_err(|e| failed("the data directory", &e))?;
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(data.join("daemon.log"))
+        .map_err(|e| failed("its log", &e))?;
+    let me = std::env::current_exe().map_err(|e| failed("its program", &e))?;
+    let (mut ready, theirs) = io::pipe().map_err(|e| failed("a pipe", &e))?;
+    let mut child = Command::new(me)
+        .arg("--data")
+        .arg(data)
+        .args(["serve", "--announce"])
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(theirs)
+        .stderr(log)
+        .process_group(0)
+        .spawn()
+        .map_err(|e| failed("its process", &e))?;
+    // One line: `ready`, or an error as JSON. The end without a line is a crash.
+    let mut told = String::new();
+    ready
+        .read_to_string(&mut told)
+        .map_err(|e| failed("its answer", &e))?;
+    match told.trim() {
+        "ready" => Ok(()),
+        "" => {
+            let status = child.wait().map_err(|e| failed("its end", &e))?;
+            Err(failed("it ended at once", &status))
+        }
+        error => match serde_json::from_str::<ApiError>(error) {
+            // Another command was faster: its daemon is as good as ours.
+            Ok(error) if error.code == ErrorCode::Conflict => Ok(()),
+            Ok(error) => Err(error),
+            Err(_) => Err(failed("it said", &error)),
+        },
+    }
+}

@@ -1,0 +1,147 @@
+//! `durable create`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use hyper::Method;
+use protocol::api::{CreateSandbox, SandboxView};
+use protocol::{ApiError, CrashPolicy, ErrorCode, Image, Limits};
+
+use super::{Outcome, World, environment, parse, print_json, print_line};
+
+/// Create a sandbox.
+///
+/// Example: durable create ada --image dir:/srv/images/debian --memory 2G
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What to call it: lower-case letters, digits, `-`, `_`, `.`.
+    name: String,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+/// What a sandbox is made from; shared by `create` and `run`.
+#[derive(clap::Args)]
+pub(crate) struct Shape {
+    /// Where its root comes from: `host` or `dir:PATH`.
+    #[arg(long, default_value = "host", value_name = "IMAGE")]
+    image: String,
+    /// Memory for all of its processes, such as 512M or 2G.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory: Option<u64>,
+    /// Processes and threads at one time.
+    #[arg(long, value_name = "N")]
+    pids: Option<u64>,
+    /// CPU cores, such as 1.5.
+    #[arg(long, value_name = "CORES", value_parser = cores)]
+    cpus: Option<u64>,
+    /// Output kept on disk, all operations together, such as 16G.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    spool: Option<u64>,
+    /// What the files look like after its supervisor was lost: as they were, or as of the last cut.
+    #[arg(long, value_name = "POLICY", default_value = "keep", value_parser = ["keep", "rollback"])]
+    on_crash: String,
+    /// Environment of every operation.
+    #[arg(long = "sandbox-env", value_name = "K=V")]
+    env: Vec<String>,
+}
+
+impl Shape {
+    pub(crate) fn ask(&self, name: &str) -> Result<CreateSandbox, ApiError> {
+        let defaults = Limits::default();
+        Ok(CreateSandbox {
+            name: parse(name)?,
+            image: self.image()?,
+            limits: Limits {
+                memory_bytes: self.memory,
+                pids: self.pids.or(defaults.pids),
+                cpu_milli: self.cpus,
+                spool_bytes: self.spool.unwrap_or(defaults.spool_bytes),
+            },
+            on_crash: match self.on_crash.as_str() {
+                "rollback" => CrashPolicy::Rollback,
+                _ => CrashPolicy::Keep,
+            },
+            env: environment(&self.env)?,
+            cwd: None,
+        })
+    }
+
+    fn image(&self) -> Result<Image, ApiError> {
+        match self.image.strip_prefix("dir:") {
+            // The daemon has another working directory.
+            Some(path) if !path.is_empty() => {
+                let path = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
+                Ok(Image::Dir(path))
+            }
+            _ => self
+                .image
+                .parse()
+                .map_err(|e: protocol::IdError| ApiError::new(ErrorCode::Invalid, e.to_string())),
+        }
+    }
+}
+
+/// Reads `512`, `64K`, `512M`, `2G`, `1T` as bytes.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        "t" | "tb" | "tib" => 1_u64 << 40,
+        other => return Err(format!("unit `{other}` is unknown; use K, M, G or T")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no size"))?;
+    number
+        .checked_mul(unit)
+        .filter(|n| *n > 0)
+        .ok_or_else(|| format!("`{text}` is no usable size"))
+}
+
+fn cores(text: &str) -> Result<u64, String> {
+    let cores: f64 = text
+        .parse()
+        .map_err(|_| format!("`{text}` is no number of cores"))?;
+    if !(0.01..=4096.0).contains(&cores) {
+        return Err("it must lie between 0.01 and 4096".to_owned());
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "0.01 to 4096 cores fit"
+    )]
+    let milli = (cores * 1000.0).round() as u64;
+    Ok(milli)
+}
+
+pub(crate) async fn run(args: Args, world: &World) -> Outcome {
+    let ask = args.shape.ask(&args.name)?;
+    let view: SandboxView = world
+        .client
+        .call(Method::POST, "/v1/sandboxes", &ask)
+        .await?;
+    if world.json {
+        print_json(&view)?;
+    } else {
+        print_line(view.name.as_str());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_units_and_nonsense_is_refused() {
+        assert_eq!(size("2G"), Ok(2 << 30));
+        assert_eq!(size("64kib"), Ok(64 << 10));
+        for bad in ["", "G", "0", "1X", "99999999T", "-1"] {
+            assert!(size(bad).is_err(), "{bad:?} was accepted");
+        }
+        assert_eq!(cores("1.5"), Ok(1500));
+        assert!(cores("0").is_err() && cores("nan").is_err());
+    }
+}

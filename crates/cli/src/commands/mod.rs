@@ -1,0 +1,236 @@
+//! The command line: one file a command, its arguments and its help in it.
+
+mod attach;
+mod cp;
+mod create;
+mod doctor;
+mod exec;
+mod harness;
+mod log;
+mod op;
+mod ps;
+mod read;
+mod rm;
+mod run;
+mod serve;
+mod stop;
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use protocol::{ApiError, ErrorCode, IdError};
+use serde::Serialize;
+
+use crate::client::Client;
+use crate::failure::{self, Form};
+
+/// Sandboxes for coding agents that survive the loss of any process.
+#[derive(Parser)]
+#[command(
+    name = "durable",
+    version,
+    after_help = "Exit codes: an operation's own; 125 when durable itself failed, 124 timed out, 123 lost (outcome unknown), 130 cancelled, 128+n ended by signal n."
+)]
+struct Cli {
+    /// Where sandboxes, journals and output are kept.
+    #[arg(long, global = true, env = "DURABLE_DATA", value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Answer with JSON, one object a line; errors too.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Serve(serve::Args),
+    Create(create::Args),
+    Run(run::Args),
+    Exec(exec::Args),
+    Attach(attach::Args),
+    Ps(ps::Args),
+    Log(log::Args),
+    Op(op::Args),
+    Read(read::Args),
+    Cp(cp::Args),
+    Stop(stop::Args),
+    Rm(rm::Args),
+    Harness(harness::Args),
+    Doctor(doctor::Args),
+}
+
+/// What every command gets.
+pub(crate) struct World {
+    pub(crate) client: Client,
+    pub(crate) json: bool,
+}
+
+type Outcome = Result<ExitCode, ApiError>;
+
+/// Reads the command line and runs the command.
+pub(crate) fn run() -> ExitCode {
+    let wants_json = std::env::args_os()
+        .take_while(|a| a != "--")
+        .any(|a| a == "--json");
+    let form = if wants_json { Form::Json } else { Form::Text };
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error, form),
+    };
+    let data = cli.data.unwrap_or_else(default_data);
+    let json = cli.json;
+    // The daemon makes its own runtime, after it has made its mount namespace.
+    if let Command::Serve(args) = cli.command {
+        return match serve::run(args, data) {
+            Ok(code) => code,
+            Err(error) => failure::tell(&error, form),
+        };
+    }
+    if let Command::Doctor(args) = cli.command {
+        return match doctor::run(&args, &data, json) {
+            Ok(code) => code,
+            Err(error) => failure::tell(&error, form),
+        };
+    }
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let error = ApiError::new(ErrorCode::Internal, format!("no runtime: {error}"));
+            return failure::tell(&error, form);
+        }
+    };
+    let world = World {
+        client: Client::new(data),
+        json,
+    };
+    let result = runtime.block_on(dispatch(cli.command, &world));
+    // A read from a terminal cannot be taken back; it must not hold the process.
+    runtime.shutdown_background();
+    match result {
+        Ok(code) => code,
+        Err(error) => failure::tell(&error, form),
+    }
+}
+
+async fn dispatch(command: Command, world: &World) -> Outcome {
+    match command {
+        Command::Create(args) => create::run(args, world).await,
+        Command::Run(args) => Box::pin(run::run(args, world)).await,
+        Command::Exec(args) => exec::run(args, world).await,
+        Command::Attach(args) => attach::run(args, world).await,
+        Command::Ps(args) => ps::run(args, world).await,
+        Command::Log(args) => log::run(args, world).await,
+        Command::Op(args) => op::run(args, world).await,
+        Command::Read(args) => read::run(args, world).await,
+        Command::Cp(args) => cp::run(args, world).await,
+        Command::Stop(args) => stop::run(args, world).await,
+        Command::Rm(args) => rm::run(args, world).await,
+        Command::Harness(args) => harness::run(args, world).await,
+        Command::Serve(_) | Command::Doctor(_) => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Prints the API document, for the copy under `docs/`.
+pub(crate) fn openapi() -> i32 {
+    let Ok(text) = server::document().to_pretty_json() else {
+        return 1;
+    };
+    print_line(&text);
+    0
+}
+
+/// A harness's hook, run inside the sandbox: its input on stdin, its answer on stdout.
+pub(crate) fn hook(args: &[OsString]) -> i32 {
+    harness::hook(args)
+}
+
+/// Help and version go to stdout with 0; a bad command line is an error like any other, with clap's usage in it.
+fn usage(error: &clap::Error, form: Form) -> ExitCode {
+    if !error.use_stderr() {
+        // `| head` may have gone away.
+        let _gone = error.print();
+        return ExitCode::SUCCESS;
+    }
+    if form == Form::Json {
+        let text = error.to_string();
+        let line = text
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .trim_start_matches("error: ")
+            .to_owned();
+        return failure::tell(&ApiError::new(ErrorCode::Invalid, line), form);
+    }
+    let _gone = error.print();
+    ExitCode::from(failure::FAILED)
+}
+
+fn default_data() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return PathBuf::from("/var/lib/durable");
+    }
+    let base = std::env::var_os("XDG_DATA_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/share")));
+    base.unwrap_or_else(|| PathBuf::from("/tmp"))
+        .join("durable")
+}
+
+/// Reads an id from the command line.
+fn parse<T: std::str::FromStr<Err = IdError>>(text: &str) -> Result<T, ApiError> {
+    text.parse()
+        .map_err(|error: IdError| ApiError::new(ErrorCode::Invalid, error.to_string()))
+}
+
+/// Prints an answer; ends quietly where nobody reads it.
+fn print(bytes: &[u8]) {
+    let mut out = std::io::stdout().lock();
+    if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
+        std::process::exit(0);
+    }
+}
+
+fn print_line(text: &str) {
+    print(format!("{text}\n").as_bytes());
+}
+
+fn print_json<T: Serialize>(answer: &T) -> Result<(), ApiError> {
+    let mut json = crate::client::encode(answer)?;
+    json.push(b'\n');
+    print(&json);
+    Ok(())
+}
+
+/// Makes an id for an operation that got none.
+fn fresh_op() -> String {
+    format!("op-{:016x}", rand::random::<u64>())
+}
+
+/// Splits `K=V`; `K` alone takes the value from our own environment.
+fn environment(list: &[String]) -> Result<std::collections::BTreeMap<String, String>, ApiError> {
+    let mut env = std::collections::BTreeMap::new();
+    for entry in list {
+        let (key, value) = match entry.split_once('=') {
+            Some((key, value)) => (key, value.to_owned()),
+            None => match std::env::var(entry) {
+                Ok(value) => (entry.as_str(), value),
+                Err(_) => continue,
+            },
+        };
+        if key.is_empty() {
+            return Err(
+                ApiError::new(ErrorCode::Invalid, format!("`--env {entry}` has no name"))
+                    .hint("use --env NAME=VALUE"),
+            );
+        }
+        env.insert(key.to_owned(), value);
+    }
+    Ok(env)
+}

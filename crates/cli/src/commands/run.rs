@@ -1,0 +1,283 @@
+//! `durable run`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use hyper::Method;
+use protocol::api::{SandboxView, SessionView, StartSession};
+use protocol::{ApiError, ErrorCode, OpSpec, Replay, Role, SandboxName, SessionId, TtySize};
+
+use super::create::Shape;
+use super::{Outcome, World, environment, fresh_op, parse};
+use crate::failure;
+use crate::stream::{Follow, Input, terminal_size};
+
+/// Run a coding agent in a sandbox and keep it running: `claude` or `pi`, unmodified, with its own arguments.
+///
+/// The sandbox is created where it does not exist. Whatever is killed (the agent, the daemon, this command), the work goes
+/// on: commands run once, and the agent is resumed with their true results. Any other program runs as a plain operation.
+///
+/// Example: durable run --name ada --dir . --model-key-env ANTHROPIC_API_KEY -- claude -p 'fix the tests'
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Args {
+    /// The sandbox; made up where not given.
+    #[arg(long)]
+    name: Option<String>,
+    /// Copy this directory's content to /workspace when the sandbox is created.
+    #[arg(long, value_name = "PATH")]
+    dir: Option<PathBuf>,
+    #[command(flatten)]
+    shape: Shape,
+    /// Where model requests go; the provider's own address where not given.
+    #[arg(long, value_name = "URL")]
+    model_url: Option<String>,
+    /// The variable of our environment that holds the real key. It stays on the host.
+    #[arg(long, value_name = "VAR")]
+    model_key_env: Option<String>,
+    /// What the endpoint speaks: `anthropic` or `openai`; the agent's usual one where not given.
+    #[arg(long, value_name = "API", value_parser = ["anthropic", "openai"])]
+    model_api: Option<String>,
+    /// The model to ask for.
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+    /// Add to the agent's environment; `K` alone takes our value.
+    #[arg(long, short = 'e', value_name = "K=V")]
+    env: Vec<String>,
+    /// Give it a terminal.
+    #[arg(short = 't', long)]
+    tty: bool,
+    /// Start it and print the sandbox's name, without waiting.
+    #[arg(short = 'd', long, conflicts_with = "tty")]
+    detach: bool,
+    /// The agent and its arguments.
+    #[arg(last = true, required = true, value_name = "AGENT ARGS")]
+    command: Vec<String>,
+}
+
+pub(crate) async fn run(args: Args, world: &World) -> Outcome {
+    let name = args
+        .name
+        .clone()
+        .unwrap_or_else(|| format!("run-{:08x}", rand::random::<u32>()));
+    let sandbox: SandboxName = parse(&name)?;
+    let is_harness = harness::driver(&args.command[0]).is_ok();
+    // Everything that can be wrong with the request is found out before anything is made.
+    let session = if is_harness {
+        Some(session(&args)?)
+    } else {
+        None
+    };
+    if let Some(dir) = &args.dir
+        && !dir.is_dir()
+    {
+        return Err(ApiError::new(
+            ErrorCode::Invalid,
+            format!("--dir {} is no directory", dir.display()),
+        ));
+    }
+    ensure(world, &sandbox, &args).await?;
+    let input = match (
+        args.tty,
+        std::io::IsTerminal::is_terminal(&std::io::stdin()),
+    ) {
+        (true, true) => Input::Terminal,
+        (true, false) => Input::Forward,
+        (false, _) => Input::None,
+    };
+    let Some(ask) = session else {
+        let spec = OpSpec {
+            argv: args.command,
+            cwd: None,
+            env: environment(&args.env)?,
+            user: None,
+            timeout_ms: None,
+            tty: tty(args.tty),
+            stdin: args.tty,
+            replay: Replay::Never,
+            role: Role::Command,
+        };
+        let follow = Follow {
+            client: world.client.clone(),
+            sandbox,
+            op: parse(&fresh_op())?,
+            input,
+        };
+        let view = follow.exec(&spec).await?;
+        return super::exec::finish(&view, world);
+    };
+    let url = format!("/v1/sandboxes/{sandbox}/sessions");
+    let view: SessionView = world.client.call(Method::POST, &url, &ask).await?;
+    if args.detach {
+        if world.json {
+            super::print_json(&view)?;
+        } else {
+            super::print_line(sandbox.as_str());
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    failure::note(&format!(
+        "{} runs in sandbox {sandbox} (session {})",
+        view.harness, view.id
+    ));
+    follow_session(world, &sandbox, &view.id, input).await
+}
+
+fn tty(wanted: bool) -> Option<TtySize> {
+    wanted.then(|| terminal_size().unwrap_or(TtySize { rows: 24, cols: 80 }))
+}
+
+fn session(args: &Args) -> Result<StartSession, ApiError> {
+    let key = match &args.model_key_env {
+        None => None,
+        Some(var) => match std::env::var(var) {
+            Ok(key) if !key.trim().is_empty() => Some(key),
+            _ => {
+                return Err(ApiError::new(
+                    ErrorCode::Invalid,
+                    format!("--model-key-env {var}: the variable is not set"),
+                )
+                .hint(format!(
+                    "export {var} with the key in it; it stays on this host"
+                )));
+            }
+        },
+    };
+    let harness = &args.command[0];
+    let openai = args.model_api.as_deref() == Some("openai");
+    let usual = if harness == "claude" || (args.model_api.is_some() && !openai) {
+        "https://api.anthropic.com"
+    } else {
+        "https://api.openai.com"
+    };
+    let url = args
+        .model_url
+        .clone()
+        .or_else(|| key.as_ref().map(|_| usual.to_owned()));
+    Ok(StartSession {
+        harness: harness.clone(),
+        args: args.command[1..].to_vec(),
+        cwd: None,
+        tty: tty(args.tty),
+        model_url: url,
+        model_key: key,
+        model_api: args.model_api.clone(),
+        model: args.model.clone(),
+        env: environment(&args.env)?,
+    })
+}
+
+/// Creates the sandbox where it does not exist, with the directory's content in it.
+async fn ensure(world: &World, sandbox: &SandboxName, args: &Args) -> Result<(), ApiError> {
+    let ask = args.shape.ask(sandbox.as_str())?;
+    let created: Result<SandboxView, ApiError> =
+        world.client.call(Method::POST, "/v1/sandboxes", &ask).await;
+    match created {
+        Ok(_) => {}
+        // It is there: then it is used as it is, and its files are not touched.
+        Err(error) if error.code == ErrorCode::Conflict && args.name.is_some() => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    let Some(dir) = &args.dir else { return Ok(()) };
+    let copied = super::cp::put(world, sandbox, dir, "/workspace", None).await;
+    if copied.is_err() {
+        let removed: Result<(), ApiError> = world
+            .client
+            .call(Method::DELETE, &format!("/v1/sandboxes/{sandbox}"), &())
+            .await;
+        if let Err(left) = removed {
+            failure::note(&format!("sandbox {sandbox} is left: {}", left.message));
+        }
+    }
+    copied
+}
+
+/// Follows a session over every resumption to its end, and returns the agent's own exit code.
+pub(crate) async fn follow_session(
+    world: &World,
+    sandbox: &SandboxName,
+    session: &SessionId,
+    input: Input,
+) -> Outcome {
+    let url = format!("/v1/sandboxes/{sandbox}/sessions/{session}");
+    let mut view: SessionView = patient(world, &url).await?;
+    let mut shown = 0;
+    loop {
+        let mut last = None;
+        while let Some(op) = view.runs.get(shown) {
+            if shown > 0 {
+                failure::note(&format!(
+                    "{} was lost and is resumed (attempt {})",
+                    view.harness,
+                    shown + 1
+                ));
+            }
+            let follow = Follow {
+                client: world.client.clone(),
+                sandbox: sandbox.clone(),
+                op: op.clone(),
+                input,
+            };
+            last = Some(started(&follow).await?);
+            shown += 1;
+            view = patient(world, &url).await?;
+        }
+        let after = view.attempt;
+        let now: SessionView = patient(world, &format!("{url}?after={after}")).await?;
+        if now.ended && now.runs.len() <= shown {
+            if let Some(error) = now.error {
+                return Err(ApiError::new(
+                    ErrorCode::Unavailable,
+                    format!("the session was given up: {error}"),
+                )
+                .hint(format!("`durable log {sandbox}` shows how it went")));
+            }
+            let code = last.as_ref().or(None).map(failure::exit_of);
+            return match code {
+                Some(code) => Ok(ExitCode::from(code)),
+                None => {
+                    let op = now.runs.last().map(|op| crate::stream::escape(op.as_str()));
+                    let url = format!("/v1/sandboxes/{sandbox}/ops/{}", op.unwrap_or_default());
+                    let view: protocol::api::OpView = world.client.get(&url).await?;
+                    Ok(ExitCode::from(failure::exit_of(&view)))
+                }
+            };
+        }
+        view = now;
+    }
+}
+
+/// The run may be announced a moment before its operation is journaled.
+async fn started(follow: &Follow) -> Result<protocol::api::OpView, ApiError> {
+    loop {
+        match follow.attach([0, 0]).await {
+            Err(error) if error.code == ErrorCode::NotFound => {
+                let url = format!("/v1/sandboxes/{}/journal?from=1", follow.sandbox);
+                // A sandbox that is gone ends the wait.
+                follow
+                    .client
+                    .send(Method::GET, &url, bytes::Bytes::new())
+                    .await?;
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+            Err(error) if error.code == ErrorCode::Unavailable => {
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Asks until the daemon is there.
+async fn patient(world: &World, url: &str) -> Result<SessionView, ApiError> {
+    let mut left = 100;
+    loop {
+        match world.client.get(url).await {
+            Err(error) if error.code == ErrorCode::Unavailable && left > 0 => {
+                left -= 1;
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+            other => return other,
+        }
+    }
+}

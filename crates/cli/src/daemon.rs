@@ -1,0 +1,333 @@
+//! The processes behind the commands: the daemon, and the programs that it starts from this same binary.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use engine::{Config, Engine, Shared};
+use protocol::{ApiError, ErrorCode};
+use server::Listener;
+use tokio::net::UnixListener;
+
+use crate::client::SOCKET;
+use crate::failure;
+
+/// Cuts kept per sandbox. A pool of thousands of snapshots slows down with each (docs/adr/0002).
+const KEEP_CUTS: usize = 64;
+
+/// What the daemon is started with.
+pub(crate) struct Serve {
+    pub(crate) data: PathBuf,
+    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) pid_file: Option<PathBuf>,
+    /// Tell on stdout when it serves, then let go of stdout: a command waits for that.
+    pub(crate) announce: bool,
+    pub(crate) pool: workspace::Choice,
+}
+
+/// PID 1 of a sandbox.
+pub(crate) fn supervise() -> i32 {
+    failpoint::arm();
+    let entered = match isolation::container::enter() {
+        Ok(entered) => entered,
+        // The daemon has been told why.
+        Err(_told) => return 1,
+    };
+    supervisor::run(supervisor::Handles {
+        state: entered.state,
+        control: entered.control,
+        model: Some(entered.model),
+        shim: entered.shim,
+        ready: Some(entered.ready),
+        limits: entered.limits,
+    })
+}
+
+/// The process that owns the connections to model endpoints: `--socket PATH --dir PATH`.
+pub(crate) fn relay(args: &[OsString]) -> i32 {
+    let value = |name: &str| {
+        let at = args.iter().position(|arg| arg == name)?;
+        args.get(at + 1).map(PathBuf::from)
+    };
+    let (Some(socket), Some(dir)) = (value("--socket"), value("--dir")) else {
+        failure::note("__relay needs --socket and --dir");
+        return 2;
+    };
+    match gateway::relay::main(&gateway::relay::Options::new(socket, dir)) {
+        Ok(()) => 0,
+        Err(error) => {
+            failure::note(&format!("the relay ends: {error}"));
+            1
+        }
+    }
+}
+
+/// Serves until told to end; returns an error where it cannot begin.
+pub(crate) fn serve(options: &Serve) -> Result<(), ApiError> {
+    failpoint::arm();
+    let data = prepare(&options.data)?;
+    let lock = lock(&data)?;
+    // Before there are threads: they inherit the namespace.
+    let mounts = workspace::private_mounts().map_err(|e| of_pool(&e))?;
+    tracing::debug!(?mounts, "mount namespace");
+    // A daemon of its own session does not end with the terminal of whoever started it. A group leader is in one already.
+    let _own_session = rustix::process::setsid();
+    if let Some(file) = &options.pid_file {
+        std::fs::write(file, format!("{}\n", std::process::id()))
+            .map_err(|e| unusable(file, "write the pid file", &e))?;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| unusable(&data, "start a runtime for", &e))?;
+    let result = runtime.block_on(run(options, &data));
+    drop(lock);
+    result
+}
+
+async fn run(options: &Serve, data: &Path) -> Result<(), ApiError> {
+    let shared = open(options, data)?;
+    let mut failed = shared.store.failed();
+    let (engine, recovery) = Engine::open(shared).await?;
+    tracing::info!(
+        data = %data.display(), sandboxes = recovery.sandboxes, damaged = recovery.damaged,
+        pool = engine.shared().pool.kind(), "the daemon serves"
+    );
+    let router = server::router(Arc::new(engine));
+    let unix = Listener::Unix(api_socket(data)?);
+    if let Some(address) = options.listen {
+        let token = token(data)?;
+        let tcp = Listener::tcp(address, &token).await.map_err(|e| {
+            ApiError::new(
+                ErrorCode::Unavailable,
+                format!("cannot listen on {address}: {e}"),
+            )
+            .hint("give another address to `--listen`")
+        })?;
+        let router = router.clone();
+        tokio::spawn(async move {
+            if let Err(error) = server::serve(tcp, router).await {
+                tracing::error!(%error, "the TCP listener ended");
+            }
+        });
+    }
+    if options.announce {
+        announce("ready").map_err(|e| unusable(data, "tell that it serves", &e))?;
+    }
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+        .map_err(|e| unusable(data, "hear signals for", &e))?;
+    tokio::select! {
+        ended = server::serve(unix, router) => ended.map_err(|e| unusable(data, "serve", &e)),
+        failure = failure(&mut failed) => {
+            let why = failure.map(|f| f.to_string()).unwrap_or_default();
+            // What is on disk is unknown now; the next start finds out.
+            Err(ApiError::new(ErrorCode::Internal, format!("the journal failed: {why}")))
+        }
+        _ = terminate.recv() => {
+            tracing::info!("the daemon ends; sandboxes go on");
+            Ok(())
+        }
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    }
+}
+
+/// Waits for the journal to fail.
+async fn failure(
+    failed: &mut tokio::sync::watch::Receiver<Option<journal::Failure>>,
+) -> Option<journal::Failure> {
+    failed.wait_for(Option::is_some).await.ok()?.clone()
+}
+
+/// Opens everything that the engine stands on.
+fn open(options: &Serve, data: &Path) -> Result<Shared, ApiError> {
+    let binary = std::env::current_exe().map_err(|e| unusable(data, "find the program for", &e))?;
+    let store = journal::Sqlite::open(&data.join("journal")).map_err(|e| of_open(&e))?;
+    let pool = workspace::open(data, options.pool).map_err(|e| of_pool(&e))?;
+    let level = isolation::container::Container::new(data).map_err(|e| {
+        ApiError::new(ErrorCode::Unavailable, e.to_string()).hint(
+            e.remedy()
+                .unwrap_or("`durable doctor` tells what is missing")
+                .to_owned(),
+        )
+    })?;
+    level.warm(&binary, &["__supervisor".to_owned()]);
+    let relay_dir = data.join("models");
+    let socket = data.join("relay.sock");
+    let command = [
+        binary.clone().into_os_string(),
+        "__relay".into(),
+        "--socket".into(),
+        socket.clone().into_os_string(),
+        "--dir".into(),
+        relay_dir.clone().into_os_string(),
+    ];
+    let relay = gateway::RelayHandle::new(gateway::relay::RelayConfig {
+        socket,
+        dir: relay_dir,
+        command: command.to_vec(),
+    });
+    let host = rustix::system::uname();
+    let node = format!(
+        "{}:{}",
+        host.nodename().to_string_lossy(),
+        std::process::id()
+    );
+    Ok(Shared {
+        store: Arc::new(store),
+        pool: Arc::from(pool),
+        level: Arc::new(level),
+        relay,
+        config: Config {
+            data: data.to_owned(),
+            binary,
+            keep_cuts: KEEP_CUTS,
+            node,
+        },
+    })
+}
+
+/// Makes the data directory, closed to others.
+fn prepare(data: &Path) -> Result<PathBuf, ApiError> {
+    std::fs::create_dir_all(data).map_err(|e| unusable(data, "make the data directory", &e))?;
+    let data = data
+        .canonicalize()
+        .map_err(|e| unusable(data, "resolve the data directory", &e))?;
+    let closed = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(&data, closed)
+        .map_err(|e| unusable(&data, "close the data directory to others", &e))?;
+    for dir in ["journal", "sandboxes"] {
+        let path = data.join(dir);
+        std::fs::create_dir_all(&path).map_err(|e| unusable(&path, "make", &e))?;
+    }
+    Ok(data)
+}
+
+/// Takes the data directory for this process.
+fn lock(data: &Path) -> Result<File, ApiError> {
+    let path = data.join("daemon.lock");
+    let mut file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(|e| unusable(&path, "open", &e))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(std::fs::TryLockError::WouldBlock) => {
+            let holder = std::fs::read_to_string(&path).unwrap_or_default();
+            let holder = holder.trim();
+            return Err(ApiError::new(
+                ErrorCode::Conflict,
+                format!("a daemon (pid {holder}) already serves {}", data.display()),
+            )
+            .hint("use that one, end it first, or name another directory with --data"));
+        }
+        Err(std::fs::TryLockError::Error(e)) => return Err(unusable(&path, "lock", &e)),
+    }
+    file.set_len(0).map_err(|e| unusable(&path, "write", &e))?;
+    writeln!(file, "{}", std::process::id()).map_err(|e| unusable(&path, "write", &e))?;
+    Ok(file)
+}
+
+/// The API's Unix socket; only our own user gets through the directory around it.
+fn api_socket(data: &Path) -> Result<UnixListener, ApiError> {
+    let path = data.join(SOCKET);
+    match std::fs::remove_file(&path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            return Err(unusable(&path, "replace", &e));
+        }
+        _ => {}
+    }
+    let dir = File::open(data).map_err(|e| unusable(data, "open", &e))?;
+    // By way of a descriptor: the path may be longer than a socket address.
+    UnixListener::bind(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()))
+        .map_err(|e| unusable(&path, "listen on", &e))
+}
+
+/// Reads the token for TCP clients; makes it the first time.
+fn token(data: &Path) -> Result<String, ApiError> {
+    let path = data.join("token");
+    match std::fs::read_to_string(&path) {
+        Ok(token) if token.trim().len() >= 32 => return Ok(token.trim().to_owned()),
+        Ok(_) => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(unusable(&path, "read", &e)),
+    }
+    let bytes: [u8; 32] = rand::random();
+    let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut file = OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(|e| unusable(&path, "make", &e))?;
+    writeln!(file, "{token}").map_err(|e| unusable(&path, "write", &e))?;
+    Ok(token)
+}
+
+/// Writes the one line that the starting command waits for, and lets go of stdout.
+pub(crate) fn announce(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()?;
+    let null = File::options().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
+}
+
+fn unusable(path: &Path, verb: &str, error: &io::Error) -> ApiError {
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "take a directory that you may write to: --data or DURABLE_DATA"
+        }
+        io::ErrorKind::StorageFull => {
+            "free space, or take a directory on another disk: --data or DURABLE_DATA"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "take a directory on a writable disk: --data or DURABLE_DATA"
+        }
+        _ => "take another directory: --data or DURABLE_DATA",
+    };
+    ApiError::new(
+        ErrorCode::Unavailable,
+        format!("cannot {verb} {}: {error}", path.display()),
+    )
+    .hint(hint)
+}
+
+fn of_pool(error: &workspace::Error) -> ApiError {
+    let mut text = error.to_string();
+    if let Some(cause) = std::error::Error::source(error) {
+        text = format!("{text}: {cause}");
+    }
+    let api = ApiError::new(error.code(), text);
+    match error.hint() {
+        Some(hint) => api.hint(hint),
+        None => api.hint("`durable doctor` tells what this machine can do"),
+    }
+}
+
+fn of_open(error: &journal::OpenError) -> ApiError {
+    let code = match error {
+        journal::OpenError::InUse { .. } => ErrorCode::Conflict,
+        journal::OpenError::Newer { .. } | journal::OpenError::NotAJournal { .. } => {
+            ErrorCode::Invalid
+        }
+        journal::OpenError::DamagedWal { .. } => ErrorCode::Corrupt,
+        _ => ErrorCode::Unavailable,
+    };
+    let mut text = error.to_string();
+    if let Some(cause) = std::error::Error::source(error) {
+        text = format!("{text}: {cause}");
+    }
+    ApiError::new(code, text)
+        .hint("nothing was changed; --data or DURABLE_DATA names another directory")
+}

@@ -1,0 +1,533 @@
+//! All sandboxes of one data directory: created, found by name, recovered at start.
+
+use std::collections::HashMap;
+use std::sync::{Arc, RwLock};
+
+use journal::{Append, Durability, New};
+use protocol::api::{CreateSandbox, SandboxView, SessionView, StartSession};
+use protocol::{
+    ApiError, Epoch, ErrorCode, Event, Head, SandboxId, SandboxName, SandboxSpec, Seq, SessionId,
+};
+use workspace::Keep;
+
+use crate::error;
+use crate::sandbox::{self, Handle};
+use crate::session;
+use crate::shared::{Shared, now};
+use crate::state::State;
+
+/// Events read from a journal at a time when it is folded.
+const PAGE: usize = 4096;
+
+/// What a daemon found when it started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Sandboxes in the data directory.
+    pub sandboxes: usize,
+    /// Those whose journal or supervisor does not let them go on.
+    pub damaged: usize,
+}
+
+/// All sandboxes of one data directory.
+pub struct Engine {
+    shared: Arc<Shared>,
+    sandboxes: RwLock<HashMap<SandboxName, Handle>>,
+    /// Those whose journal cannot be folded: they are shown, can be read as far as they go, and be removed.
+    damaged: RwLock<HashMap<SandboxName, (SandboxId, ApiError)>>,
+}
+
+impl Engine {
+    /// Takes every lease, folds every journal and finds every supervisor again. Returns when each open operation was
+    /// adopted, settled or given its verdict.
+    ///
+    /// # Errors
+    /// The journal cannot be read or leased at all; a single damaged journal is no error here.
+    pub async fn open(shared: Shared) -> Result<(Self, Recovery), ApiError> {
+        let shared = Arc::new(shared);
+        let list = shared
+            .store
+            .list()
+            .await
+            .map_err(|e| error::of_journal(&e))?;
+        let ids: Vec<SandboxId> = list.iter().map(|(id, _)| *id).collect();
+        let leases = shared
+            .store
+            .lease_many(&ids, &shared.config.node)
+            .await
+            .map_err(|e| error::of_journal(&e))?;
+        let folds = list.into_iter().zip(leases).map(|((id, name), lease)| {
+            let shared = shared.clone();
+            tokio::spawn(async move {
+                let folded = fold(&shared, id, lease.head).await;
+                (id, name, lease, folded)
+            })
+        });
+        let mut recovery = Recovery::default();
+        let mut keeps = Vec::new();
+        let mut folded = Vec::new();
+        let mut damaged = HashMap::new();
+        for task in folds.collect::<Vec<_>>() {
+            let (id, name, lease, state) = task
+                .await
+                .map_err(|e| error::internal("a journal could not be folded", &e))?;
+            recovery.sandboxes += 1;
+            match state {
+                Ok(Some(state)) => {
+                    keeps.extend(keep(&state));
+                    folded.push((id, name, lease, state));
+                }
+                Ok(None) => {
+                    // A crash between making the journal and its first event: nobody was told of it.
+                    recovery.sandboxes -= 1;
+                    shared
+                        .store
+                        .remove(id)
+                        .await
+                        .map_err(|e| error::of_journal(&e))?;
+                }
+                Err(problem) => {
+                    recovery.damaged += 1;
+                    tracing::error!(sandbox = %name, error = %problem.message, "this journal cannot be used");
+                    damaged.insert(name, (id, problem));
+                }
+            }
+        }
+        let strangers = strangers(&shared, &ids);
+        // With a damaged journal, or one that lost whole sandboxes, nobody knows what the pool must keep.
+        if recovery.damaged == 0 && strangers == 0 {
+            let work = shared.clone();
+            let swept = tokio::task::spawn_blocking(move || sweep(&work, &keeps)).await;
+            swept.map_err(|e| error::internal("the sweep was abandoned", &e))?;
+        }
+        let mut sandboxes = HashMap::new();
+        let mut recovering = Vec::new();
+        for (id, name, lease, state) in folded {
+            let going_on = state.active_session().map(|(session, _)| session.clone());
+            let (handle, recovered) = sandbox::spawn(
+                shared.clone(),
+                id,
+                name.clone(),
+                state,
+                lease.head,
+                lease.epoch,
+            );
+            recovering.push((handle.clone(), recovered, going_on));
+            sandboxes.insert(name, handle);
+        }
+        for (handle, recovered, going_on) in recovering {
+            // A task that ended has told why in the log.
+            let _ended = recovered.await;
+            handle.serve_models().await;
+            if let Some(session) = going_on {
+                session::spawn(handle, session);
+            }
+        }
+        let (sandboxes, damaged) = (RwLock::new(sandboxes), RwLock::new(damaged));
+        Ok((
+            Self {
+                shared,
+                sandboxes,
+                damaged,
+            },
+            recovery,
+        ))
+    }
+
+    /// What every sandbox shares.
+    #[must_use]
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Creates a sandbox. Its supervisor is started by its first operation.
+    ///
+    /// # Errors
+    /// `conflict` for a name that is taken, `invalid` for an image that is not there; nothing is left then.
+    pub async fn create(&self, ask: CreateSandbox) -> Result<Handle, ApiError> {
+        if let protocol::Image::Dir(path) = &ask.image
+            && !path.is_dir()
+        {
+            return Err(ApiError::new(
+                ErrorCode::Invalid,
+                format!("image `{}` is no directory on this host", ask.image),
+            )
+            .hint("give the absolute path of an unpacked root file system after `dir:`"));
+        }
+        let cwd = ask.cwd.unwrap_or_else(|| "/workspace".to_owned());
+        if !cwd.starts_with('/') {
+            return Err(ApiError::new(
+                ErrorCode::Invalid,
+                format!("working directory `{cwd}` is not absolute"),
+            ));
+        }
+        let spec = SandboxSpec {
+            name: ask.name.clone(),
+            image: ask.image,
+            limits: ask.limits,
+            on_crash: ask.on_crash,
+            env: ask.env,
+            cwd,
+        };
+        let shared = self.shared.clone();
+        let id = shared.store.create(&ask.name).await.map_err(|e| match e {
+            journal::Error::NameTaken { .. } => ApiError::new(
+                ErrorCode::Conflict,
+                format!("sandbox `{}` exists already", ask.name),
+            )
+            .hint(format!(
+                "use it, pick another name, or `durable rm {}` first",
+                ask.name
+            )),
+            other => error::of_journal(&other),
+        })?;
+        let made = self.furnish(id, spec).await;
+        let (state, head, epoch) = match made {
+            Ok(made) => made,
+            Err(problem) => {
+                if let Err(left) = shared.store.remove(id).await {
+                    tracing::warn!(sandbox = %ask.name, error = %error::chain(&left), "an empty journal is left");
+                }
+                return Err(problem);
+            }
+        };
+        let (handle, _) = sandbox::spawn(shared, id, ask.name.clone(), state, head, epoch);
+        self.write().insert(ask.name, handle.clone());
+        handle.serve_models().await;
+        Ok(handle)
+    }
+
+    async fn furnish(
+        &self,
+        id: SandboxId,
+        spec: SandboxSpec,
+    ) -> Result<(State, Head, Epoch), ApiError> {
+        let shared = self.shared.clone();
+        let lease = shared.store.lease(id, &shared.config.node);
+        let work = shared.clone();
+        let made = tokio::task::spawn_blocking(move || {
+            let dir = work.state_dir(id);
+            std::fs::create_dir_all(dir.join(protocol::paths::state::SPOOL))
+                .map_err(|e| error::internal(&format!("cannot make {}", dir.display()), &e))?;
+            work.pool.create().map_err(|e| error::of_pool(&e))
+        });
+        let workspace = made
+            .await
+            .map_err(|e| error::internal("the creation was abandoned", &e))??;
+        let lease = lease.await.map_err(|e| error::of_journal(&e))?;
+        let events = vec![New::from(Event::Created {
+            spec,
+            workspace: workspace.clone(),
+        })];
+        let first = protocol::Stored {
+            seq: Seq(1),
+            id: events[0].id,
+            epoch: lease.epoch,
+            at: now(),
+            event: events[0].event.clone(),
+            hash: protocol::GENESIS_HASH,
+        };
+        let append = Append {
+            sandbox: id,
+            expected: lease.head.seq,
+            epoch: lease.epoch,
+            at: first.at,
+            events,
+            durability: Durability::Now,
+        };
+        let appended = shared
+            .store
+            .append(append)
+            .await
+            .map_err(|e| error::of_journal(&e));
+        let head = match appended {
+            Ok(head) => head,
+            Err(problem) => {
+                // The head is litter without its event; the next start sweeps what this cannot remove.
+                let removed = tokio::task::spawn_blocking(move || shared.pool.remove(&workspace));
+                if let Ok(Err(left)) = removed.await {
+                    tracing::warn!(error = %error::chain(&left), "an unused head is left");
+                }
+                return Err(problem);
+            }
+        };
+        let state = State::begin(&first).ok_or_else(|| {
+            ApiError::new(
+                ErrorCode::Internal,
+                "the first event is not what it was made as",
+            )
+        })?;
+        Ok((state, head, lease.epoch))
+    }
+
+    /// Finds a sandbox.
+    ///
+    /// # Errors
+    /// `not_found`.
+    pub fn get(&self, name: &SandboxName) -> Result<Handle, ApiError> {
+        if let Some(handle) = self.read().get(name) {
+            return Ok(handle.clone());
+        }
+        Err(self
+            .damage(name)
+            .map_or_else(|| error::gone(name), |(_, problem)| problem))
+    }
+
+    /// Lists the sandboxes by name.
+    pub async fn list(&self) -> Vec<SandboxView> {
+        let mut handles: Vec<Handle> = self.read().values().cloned().collect();
+        handles.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut views = Vec::with_capacity(handles.len());
+        for handle in handles {
+            // One that is being removed is not there any more.
+            if let Ok(view) = handle.view().await {
+                views.push(view);
+            }
+        }
+        let damaged = self
+            .damaged
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        views.extend(damaged.iter().map(|(name, (_, problem))| SandboxView {
+            name: name.clone(),
+            state: protocol::api::SandboxState::Damaged,
+            problem: Some(problem.message.clone()),
+            image: protocol::Image::Host,
+            created_at_ms: protocol::UnixMillis(0),
+            boot: None,
+            seq: Seq(0),
+            epoch: Epoch(0),
+            open_ops: Vec::new(),
+            ops: 0,
+            last_cut: None,
+            session: None,
+        }));
+        views.sort_by(|a, b| a.name.cmp(&b.name));
+        views
+    }
+
+    /// Returns how many sandboxes there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.read().len()
+    }
+
+    /// Returns whose journal a name means; also of a sandbox whose journal is too damaged to go on.
+    ///
+    /// # Errors
+    /// `not_found`.
+    pub async fn journal_of(&self, name: &SandboxName) -> Result<SandboxId, ApiError> {
+        if let Ok(handle) = self.get(name) {
+            return Ok(handle.id);
+        }
+        let list = self
+            .shared
+            .store
+            .list()
+            .await
+            .map_err(|e| error::of_journal(&e))?;
+        let found = list.into_iter().find(|(_, known)| known == name);
+        found.map(|(id, _)| id).ok_or_else(|| error::gone(name))
+    }
+
+    /// Removes a sandbox with everything of it.
+    ///
+    /// # Errors
+    /// `not_found`, or what could not be removed.
+    pub async fn remove(&self, name: &SandboxName) -> Result<(), ApiError> {
+        if let Some((id, _)) = self.damage(name) {
+            return self.remove_damaged(name, id).await;
+        }
+        let handle = self.get(name)?;
+        handle.remove().await?;
+        self.write().remove(name);
+        Ok(())
+    }
+
+    fn damage(&self, name: &SandboxName) -> Option<(SandboxId, ApiError)> {
+        let damaged = self
+            .damaged
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        damaged.get(name).cloned()
+    }
+
+    /// Removes what can be found without a journal; the next start's sweep finds the workspace.
+    async fn remove_damaged(&self, name: &SandboxName, id: SandboxId) -> Result<(), ApiError> {
+        let work = self.shared.clone();
+        tokio::task::spawn_blocking(move || sandbox::remove_state(&work, id))
+            .await
+            .map_err(|e| error::internal("the removal was abandoned", &e))??;
+        self.shared
+            .store
+            .remove(id)
+            .await
+            .map_err(|e| error::of_journal(&e))?;
+        let mut damaged = self
+            .damaged
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        damaged.remove(name);
+        Ok(())
+    }
+
+    /// Starts a harness session in a sandbox.
+    ///
+    /// # Errors
+    /// `invalid` for what the driver refuses, `conflict` while another session goes on.
+    pub async fn start_session(
+        &self,
+        name: &SandboxName,
+        ask: StartSession,
+    ) -> Result<SessionView, ApiError> {
+        let handle = self.get(name)?;
+        handle.configure_models(&ask).await?;
+        let id = session::begin(&handle, ask).await?;
+        self.session(name, &id, None).await
+    }
+
+    /// Describes a session; with `after`, waits a while for it to have a later attempt or to end.
+    ///
+    /// # Errors
+    /// `not_found`.
+    pub async fn session(
+        &self,
+        name: &SandboxName,
+        id: &SessionId,
+        after: Option<u32>,
+    ) -> Result<SessionView, ApiError> {
+        let handle = self.get(name)?;
+        let mut tail = self
+            .shared
+            .store
+            .tail(handle.id)
+            .map_err(|e| error::of_journal(&e))?;
+        let deadline = tokio::time::Instant::now() + session::LONG_POLL;
+        loop {
+            tail.borrow_and_update();
+            let view = handle
+                .sessions()
+                .await?
+                .into_iter()
+                .find(|view| view.id == *id)
+                .ok_or_else(|| {
+                    ApiError::new(
+                        ErrorCode::NotFound,
+                        format!("sandbox `{name}` has no session `{id}`"),
+                    )
+                })?;
+            let news = view.ended || after.is_none_or(|after| view.attempt > after);
+            let waited = tokio::time::timeout_at(deadline, async {
+                if news {
+                    Err(())
+                } else {
+                    tail.changed().await.map_err(|_| ())
+                }
+            });
+            if !matches!(waited.await, Ok(Ok(()))) {
+                return Ok(view);
+            }
+        }
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, HashMap<SandboxName, Handle>> {
+        self.sandboxes
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<SandboxName, Handle>> {
+        self.sandboxes
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Folds a journal up to `head`; `None` where it holds nothing.
+async fn fold(shared: &Shared, id: SandboxId, head: Head) -> Result<Option<State>, ApiError> {
+    let mut state: Option<State> = None;
+    let mut next = Seq(1);
+    while next <= head.seq {
+        let events = shared
+            .store
+            .read(id, next, PAGE)
+            .await
+            .map_err(|e| error::of_journal(&e))?;
+        let Some(last) = events.last() else { break };
+        next = last.seq.next();
+        for stored in &events {
+            match &mut state {
+                Some(state) => state.apply(stored),
+                None => {
+                    state = Some(State::begin(stored).ok_or_else(|| {
+                        ApiError::new(ErrorCode::Corrupt, "its first event is not `created`")
+                    })?);
+                }
+            }
+        }
+    }
+    Ok(state)
+}
+
+/// What the pool must keep of a sandbox.
+fn keep(state: &State) -> Vec<Keep> {
+    let mut heads = state.retired.clone();
+    heads.push(state.workspace.clone());
+    heads
+        .into_iter()
+        .map(|workspace| Keep {
+            head: workspace == state.workspace,
+            cuts: state
+                .cuts
+                .iter()
+                .filter(|(of, _)| *of == workspace)
+                .map(|(_, cut)| cut.clone())
+                .collect(),
+            workspace,
+        })
+        .collect()
+}
+
+/// Looks for state directories that no journal knows: removes what a crash in `create` left, and returns how many
+/// belong to a sandbox that once ran. Those are kept: the journal was lost, not they.
+fn strangers(shared: &Shared, known: &[SandboxId]) -> usize {
+    let dirs = std::fs::read_dir(shared.config.data.join("sandboxes"));
+    let mut strangers = 0;
+    for dir in dirs.into_iter().flatten().filter_map(Result::ok) {
+        let id = dir.file_name().to_str().and_then(|name| name.parse().ok());
+        if id.is_some_and(|id| known.contains(&id)) {
+            continue;
+        }
+        if dir.path().join(protocol::paths::state::TABLE).exists() {
+            tracing::error!(dir = %dir.path().display(), "a sandbox's state has no journal; nothing is swept");
+            strangers += 1;
+        } else if let Err(left) = std::fs::remove_dir_all(dir.path()) {
+            tracing::warn!(dir = %dir.path().display(), %left, "litter stays");
+        }
+    }
+    strangers
+}
+
+/// Removes what crashes left in the pool and on the machine.
+fn sweep(shared: &Shared, keeps: &[Keep]) {
+    match shared.pool.gc(keeps) {
+        Ok(swept) => {
+            for missing in swept.missing_heads {
+                tracing::error!(workspace = %missing, "the pool lost a workspace");
+            }
+            for (workspace, cut) in swept.missing_cuts {
+                tracing::error!(%workspace, %cut, "the pool lost a cut");
+            }
+        }
+        Err(failure) => tracing::warn!(error = %error::chain(&failure), "the pool was not swept"),
+    }
+    let live: Vec<isolation::Running> = std::fs::read_dir(shared.config.data.join("sandboxes"))
+        .map(|dirs| {
+            dirs.filter_map(Result::ok)
+                .filter_map(|d| shared.level.find(&d.path()))
+                .collect()
+        })
+        .unwrap_or_default();
+    if let Err(failure) = shared.level.sweep(&live) {
+        tracing::warn!(error = %error::chain(&failure), "the machine was not swept");
+    }
+}

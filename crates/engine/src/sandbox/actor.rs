@@ -1,0 +1,653 @@
+//! The task itself: batches in, one append, answers and actions out.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use journal::{Append, Durability, New};
+use protocol::api::{OpPhase, OpView, SandboxState, SandboxView, SessionView};
+use protocol::control::{FromSupervisor, ToSupervisor};
+use protocol::{
+    ApiError, Boot, Epoch, ErrorCode, Event, EventId, Head, OpId, OpSpec, Origin, Outcome,
+    SandboxId, SandboxName, Seq, Settlement, Stored,
+};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::cuts::Settling;
+use super::life::{AfterCrash, Crashed, Up};
+use super::{Attached, Handle, Progress, QUEUE, Reply, Request, StdinState};
+use crate::error;
+use crate::link::Link;
+use crate::shared::{Shared, now};
+use crate::state::{Op, OpState, State};
+
+/// The most messages in one batch. It bounds the append, and how long the first one waits for the last.
+const BATCH: usize = 256;
+
+/// Something that the task itself began has ended.
+pub(super) enum Done {
+    Up(Result<Up, ApiError>),
+    Cut {
+        ops: Vec<Settling>,
+        cut: protocol::CutId,
+        result: Result<bool, ApiError>,
+    },
+    Crashed(Crashed),
+    Restored(Result<(Option<protocol::CutId>, protocol::WorkspaceId), ApiError>),
+    Removed(Result<(), ApiError>, Reply<()>),
+}
+
+enum Message {
+    Request(Request),
+    Frame(FromSupervisor),
+    LinkEnded,
+    Done(Done),
+}
+
+/// down ──start──▶ starting ──fenced──▶ up ──shutdown──▶ stopping ──▶ down
+///   ▲                 └──failed──▶ down       └──lost──▶ crashing ──▶ down
+pub(super) enum Phase {
+    Down,
+    Starting,
+    Up {
+        link: Link,
+        boot: Boot,
+    },
+    Stopping {
+        link: Link,
+        boot: Boot,
+        waiting: Vec<Reply<()>>,
+    },
+    Crashing {
+        stopped: Vec<Reply<()>>,
+    },
+}
+
+/// An operation as the task lives with it while it is open.
+pub(super) struct Live {
+    pub(super) progress: watch::Sender<Progress>,
+    pub(super) stdin: watch::Sender<StdinState>,
+}
+
+/// An operation that the supervisor was asked about and that is not journaled yet.
+pub(super) struct Checking {
+    pub(super) op: OpId,
+    pub(super) spec: OpSpec,
+    pub(super) origin: Origin,
+    pub(super) replies: Vec<Reply<Attached>>,
+}
+
+pub(super) type After = Box<dyn FnOnce(&mut Sandbox) + Send>;
+
+/// What one batch decided.
+#[derive(Default)]
+pub(super) struct Turn {
+    pub(super) events: Vec<New>,
+    pub(super) after: Vec<After>,
+}
+
+pub(super) struct Sandbox {
+    pub(super) id: SandboxId,
+    pub(super) name: SandboxName,
+    pub(super) shared: Arc<Shared>,
+    pub(super) dir: PathBuf,
+    pub(super) state: State,
+    pub(super) head: Head,
+    pub(super) epoch: Epoch,
+    pub(super) phase: Phase,
+    pub(super) problem: Option<ApiError>,
+    pub(super) live: HashMap<OpId, Live>,
+    pub(super) waiting: Vec<(OpId, OpSpec, Origin, Reply<Attached>)>,
+    pub(super) starters: Vec<Reply<()>>,
+    pub(super) checking: HashMap<u64, Checking>,
+    pub(super) next_token: u64,
+    /// Operations that the user asked to end, so that a harness among them is not resumed.
+    pub(super) cancelled: HashSet<OpId>,
+    pub(super) settling: Vec<Settling>,
+    pub(super) cutting: bool,
+    pub(super) after_crash: Option<AfterCrash>,
+    /// Runs that must be started when the supervisor is up.
+    pub(super) reruns: Vec<(OpId, u32)>,
+    pub(super) removed: bool,
+    pub(super) done: mpsc::UnboundedSender<Done>,
+    /// Who sends model requests now; told before the harness it speaks of can send any.
+    pub(super) sender: watch::Sender<gateway::Sender>,
+    frames: Option<mpsc::Receiver<FromSupervisor>>,
+    /// Told when every open operation has found its place after a daemon's restart.
+    pub(super) recovered: Option<oneshot::Sender<()>>,
+}
+
+/// Starts the task of a sandbox whose journal was folded to `head` under `epoch`.
+pub(crate) fn spawn(
+    shared: Arc<Shared>,
+    id: SandboxId,
+    name: SandboxName,
+    state: State,
+    head: Head,
+    epoch: Epoch,
+) -> (Handle, oneshot::Receiver<()>) {
+    let (requests, incoming) = mpsc::channel(QUEUE);
+    let (done, finished) = mpsc::unbounded_channel();
+    let sender = watch::Sender::new(sender_of(&state));
+    let (recovered, recovery) = oneshot::channel();
+    let handle = Handle {
+        id,
+        name: name.clone(),
+        shared: shared.clone(),
+        requests,
+        sender: sender.clone(),
+        gateway: Arc::default(),
+    };
+    let mut sandbox = Sandbox {
+        id,
+        name,
+        dir: shared.state_dir(id),
+        shared,
+        state,
+        head,
+        epoch,
+        phase: Phase::Down,
+        problem: None,
+        live: HashMap::new(),
+        waiting: Vec::new(),
+        starters: Vec::new(),
+        checking: HashMap::new(),
+        next_token: 1,
+        cancelled: HashSet::new(),
+        settling: Vec::new(),
+        cutting: false,
+        after_crash: None,
+        reruns: Vec::new(),
+        removed: false,
+        done,
+        sender,
+        frames: None,
+        recovered: Some(recovered),
+    };
+    for op in sandbox.state.open.clone() {
+        sandbox.enliven(&op);
+    }
+    tokio::spawn(async move {
+        sandbox.recover();
+        sandbox.run(incoming, finished).await;
+    });
+    (handle, recovery)
+}
+
+impl Sandbox {
+    async fn run(
+        mut self,
+        mut requests: mpsc::Receiver<Request>,
+        mut done: mpsc::UnboundedReceiver<Done>,
+    ) {
+        while !self.removed {
+            let Some(first) = self.next(&mut requests, &mut done).await else {
+                return;
+            };
+            let mut turn = Turn::default();
+            let mut message = Some(first);
+            let mut taken = 0;
+            while let Some(current) = message {
+                self.handle(current, &mut turn);
+                taken += 1;
+                message = if taken < BATCH {
+                    self.ready(&mut requests, &mut done)
+                } else {
+                    None
+                };
+            }
+            if !self.commit(&mut turn).await {
+                continue;
+            }
+            for action in turn.after {
+                action(&mut self);
+            }
+        }
+    }
+
+    async fn next(
+        &mut self,
+        requests: &mut mpsc::Receiver<Request>,
+        done: &mut mpsc::UnboundedReceiver<Done>,
+    ) -> Option<Message> {
+        let frames = &mut self.frames;
+        let frame = async {
+            match frames {
+                Some(frames) => frames.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(done) = done.recv() => Some(Message::Done(done)),
+            frame = frame => Some(frame.map_or_else(
+                || { self.frames = None; Message::LinkEnded },
+                Message::Frame,
+            )),
+            request = requests.recv() => request.map(Message::Request),
+        }
+    }
+
+    /// Takes what is there already, without waiting.
+    fn ready(
+        &mut self,
+        requests: &mut mpsc::Receiver<Request>,
+        done: &mut mpsc::UnboundedReceiver<Done>,
+    ) -> Option<Message> {
+        if let Ok(done) = done.try_recv() {
+            return Some(Message::Done(done));
+        }
+        if let Some(frames) = &mut self.frames {
+            match frames.try_recv() {
+                Ok(frame) => return Some(Message::Frame(frame)),
+                Err(mpsc::error::TryRecvError::Empty) => {}
+                Err(mpsc::error::TryRecvError::Disconnected) => {
+                    self.frames = None;
+                    return Some(Message::LinkEnded);
+                }
+            }
+        }
+        requests.try_recv().ok().map(Message::Request)
+    }
+
+    fn handle(&mut self, message: Message, turn: &mut Turn) {
+        match message {
+            Message::Request(request) => self.request(request, turn),
+            Message::Frame(frame) => self.frame(frame, turn),
+            Message::LinkEnded => self.link_ended(turn),
+            Message::Done(Done::Up(up)) => self.up(up, turn),
+            Message::Done(Done::Cut { ops, cut, result }) => self.cut_done(ops, cut, result, turn),
+            Message::Done(Done::Crashed(crashed)) => self.crashed(crashed, turn),
+            Message::Done(Done::Restored(restored)) => self.restored(restored, turn),
+            Message::Done(Done::Removed(result, reply)) => {
+                self.removed = true;
+                answer(turn, reply, result);
+            }
+        }
+    }
+
+    fn request(&mut self, request: Request, turn: &mut Turn) {
+        match request {
+            Request::Exec {
+                op,
+                spec,
+                origin,
+                reply,
+            } => self.exec(op, spec, origin, reply, turn),
+            Request::Attach { op, reply } => {
+                let result = self
+                    .attached(&op)
+                    .ok_or_else(|| error::no_op(&self.name, &op));
+                answer(turn, reply, result);
+            }
+            Request::Ops { reply } => {
+                let mut views: Vec<_> = self
+                    .state
+                    .ops
+                    .iter()
+                    .map(|(id, op)| self.op_view(id, op))
+                    .collect();
+                views.sort_by_key(|view| view.intent_seq);
+                answer(turn, reply, Ok(views));
+            }
+            Request::View { reply } => {
+                let view = self.view();
+                answer(turn, reply, Ok(view));
+            }
+            Request::Stdin {
+                op,
+                offset,
+                data,
+                eof,
+                reply,
+            } => {
+                let result = self.input(
+                    &op,
+                    ToSupervisor::Stdin {
+                        op: op.clone(),
+                        offset,
+                        data,
+                        eof,
+                    },
+                );
+                answer(turn, reply, result);
+            }
+            Request::Signal { op, signal, reply } => {
+                let result = self.to_open(
+                    &op,
+                    ToSupervisor::Signal {
+                        op: op.clone(),
+                        signal,
+                    },
+                );
+                answer(turn, reply, result);
+            }
+            Request::Cancel {
+                op,
+                grace_ms,
+                reply,
+            } => {
+                let result = self.to_open(
+                    &op,
+                    ToSupervisor::Cancel {
+                        op: op.clone(),
+                        grace_ms,
+                    },
+                );
+                if result.is_ok() {
+                    self.cancelled.insert(op);
+                }
+                answer(turn, reply, result);
+            }
+            Request::Resize { op, size, reply } => {
+                let result = self.to_open(
+                    &op,
+                    ToSupervisor::Resize {
+                        op: op.clone(),
+                        size,
+                    },
+                );
+                answer(turn, reply, result);
+            }
+            Request::Start { reply } => self.start(reply, turn),
+            Request::Stop { grace_ms, reply } => self.stop(grace_ms, reply, turn),
+            Request::Remove { reply } => self.remove(reply, turn),
+            Request::Record { events, reply } => {
+                if let Some(problem) = &self.problem {
+                    answer(turn, reply, Err(problem.clone()));
+                    return;
+                }
+                for event in events {
+                    self.push(turn, event);
+                }
+                let last = Seq(self.head.seq.0 + turn.events.len() as u64);
+                answer(turn, reply, Ok(last));
+            }
+            Request::Models { reply } => {
+                let models = self.state.models.clone();
+                answer(turn, reply, Ok(models));
+            }
+            Request::Sessions { reply } => {
+                let views = self
+                    .state
+                    .sessions
+                    .iter()
+                    .map(|(id, s)| session_view(id, s))
+                    .collect();
+                answer(turn, reply, Ok(views));
+            }
+            Request::Session { session, reply } => {
+                let found = self.state.sessions.get(&session).cloned().ok_or_else(|| {
+                    ApiError::new(
+                        ErrorCode::NotFound,
+                        format!("there is no session `{session}`"),
+                    )
+                });
+                answer(turn, reply, found);
+            }
+            Request::OpenShimOps { reply } => {
+                let open = self.state.open.iter().filter(|id| {
+                    self.state
+                        .ops
+                        .get(*id)
+                        .is_some_and(|op| op.origin == Origin::Shim)
+                });
+                let open = open.cloned().collect();
+                answer(turn, reply, Ok(open));
+            }
+        }
+    }
+
+    /// Decides an event: it is folded in at once, and written before anything else happens.
+    pub(super) fn push(&mut self, turn: &mut Turn, event: Event) {
+        let new = New::from(event);
+        let stored = Stored {
+            seq: Seq(self.head.seq.0 + turn.events.len() as u64 + 1),
+            id: new.id,
+            epoch: self.epoch,
+            at: now(),
+            event: new.event.clone(),
+            // The fold does not look at it; the store computes the real one.
+            hash: [0; 32],
+        };
+        self.state.apply(&stored);
+        turn.events.push(new);
+        if matches!(
+            stored.event,
+            Event::SessionStarted { .. }
+                | Event::SessionResumed { .. }
+                | Event::SessionEnded { .. }
+        ) {
+            turn.after.push(Box::new(|sandbox| {
+                sandbox.sender.send_replace(sender_of(&sandbox.state));
+            }));
+        }
+    }
+
+    /// Makes the batch durable. `false`: it is not, and this task may write no more.
+    async fn commit(&mut self, turn: &mut Turn) -> bool {
+        if turn.events.is_empty() {
+            return true;
+        }
+        let events = std::mem::take(&mut turn.events);
+        let kinds: Vec<&'static str> = events.iter().map(|e| e.event.kind()).collect();
+        if kinds.contains(&"op_intent") {
+            failpoint::hit("before_intent");
+        }
+        if kinds.contains(&"op_settled") {
+            failpoint::hit("before_settled");
+        }
+        let ids: Vec<EventId> = events.iter().map(|event| event.id).collect();
+        let append = Append {
+            sandbox: self.id,
+            expected: self.head.seq,
+            epoch: self.epoch,
+            at: now(),
+            events,
+            durability: Durability::Now,
+        };
+        let result = self.shared.store.append(append).await;
+        match result {
+            Ok(head) => {
+                self.head = head;
+                if kinds.contains(&"op_intent") {
+                    failpoint::hit("after_intent");
+                }
+                if kinds.contains(&"op_settled") {
+                    failpoint::hit("before_announce");
+                }
+                true
+            }
+            Err(failure) => {
+                tracing::error!(
+                    sandbox = %self.name, epoch = %self.epoch, error = %error::chain(&failure),
+                    events = ids.len(), "the journal refused; this daemon writes no more for the sandbox"
+                );
+                let problem = error::of_journal(&failure);
+                self.fail(problem);
+                false
+            }
+        }
+    }
+
+    /// Gives the sandbox up: everything waiting is answered with the problem, and so is everything to come.
+    pub(super) fn fail(&mut self, problem: ApiError) {
+        for (_, _, _, reply) in self.waiting.drain(..) {
+            let _gone = reply.send(Err(problem.clone()));
+        }
+        for (_, checking) in self.checking.drain() {
+            for reply in checking.replies {
+                let _gone = reply.send(Err(problem.clone()));
+            }
+        }
+        for reply in self.starters.drain(..) {
+            let _gone = reply.send(Err(problem.clone()));
+        }
+        // Whoever follows an operation hears that nothing more comes from here.
+        self.live.clear();
+        self.frames = None;
+        self.phase = Phase::Down;
+        self.problem = Some(problem);
+        if let Some(recovered) = self.recovered.take() {
+            let _gone = recovered.send(());
+        }
+    }
+
+    pub(super) fn listen(&mut self, frames: mpsc::Receiver<FromSupervisor>) {
+        self.frames = Some(frames);
+    }
+
+    pub(super) fn enliven(&mut self, op: &OpId) {
+        let attempt = self.state.ops.get(op).map_or(1, Op::attempt);
+        let length =
+            |stream| protocol::Offset(crate::spool::length(&self.dir, op, attempt, stream));
+        let progress = Progress {
+            attempt,
+            stdout: length(protocol::Stream::Stdout),
+            stderr: length(protocol::Stream::Stderr),
+            settled: None,
+        };
+        self.live.entry(op.clone()).or_insert_with(|| Live {
+            progress: watch::Sender::new(progress),
+            stdin: watch::Sender::new(StdinState::default()),
+        });
+    }
+
+    pub(super) fn attached(&mut self, id: &OpId) -> Option<Attached> {
+        let op = self.state.ops.get(id)?;
+        let view = self.op_view(id, op);
+        let state_dir = self.dir.clone();
+        if let Some(live) = self.live.get(id) {
+            let (progress, stdin) = (live.progress.subscribe(), live.stdin.subscribe());
+            return Some(Attached {
+                view,
+                progress,
+                stdin,
+                state_dir,
+            });
+        }
+        let settled = (view.state == OpPhase::Settled).then(|| Arc::new(view.clone()));
+        let progress = Progress {
+            attempt: view.attempt,
+            stdout: view.stdout_bytes,
+            stderr: view.stderr_bytes,
+            settled,
+        };
+        let stdin = StdinState {
+            offset: protocol::Offset(0),
+            closed: true,
+        };
+        let (progress, stdin) = (watch::Sender::new(progress), watch::Sender::new(stdin));
+        let (progress, stdin) = (progress.subscribe(), stdin.subscribe());
+        Some(Attached {
+            view,
+            progress,
+            stdin,
+            state_dir,
+        })
+    }
+
+    pub(super) fn op_view(&self, id: &OpId, op: &Op) -> OpView {
+        let settlement = op.settlement();
+        let outcome = settlement.map(|s| s.outcome);
+        let live = self.live.get(id).map(|live| live.progress.borrow().clone());
+        let so_far = |pick: fn(&Progress) -> protocol::Offset,
+                      end: fn(&Settlement) -> protocol::Offset| {
+            settlement
+                .map(end)
+                .or_else(|| live.as_ref().map(pick))
+                .unwrap_or_default()
+        };
+        let spec = op.open_spec();
+        let (cut, settled_seq) = match &op.state {
+            OpState::Settled { cut, at, .. } => (cut.clone(), Some(*at)),
+            OpState::Intended { .. } | OpState::Running { .. } => (None, None),
+        };
+        OpView {
+            id: id.clone(),
+            state: match op.state {
+                OpState::Intended { .. } => OpPhase::Intended,
+                OpState::Running { .. } => OpPhase::Running,
+                OpState::Settled { .. } => OpPhase::Settled,
+            },
+            outcome: outcome.map(|o| o.name().to_owned()),
+            exit_code: match outcome {
+                Some(Outcome::Exited { exit_code }) => Some(exit_code),
+                _ => None,
+            },
+            signal: match outcome {
+                Some(Outcome::Signaled { signal }) => Some(signal),
+                _ => None,
+            },
+            stdout_bytes: so_far(|p| p.stdout, |s| s.stdout_bytes),
+            stderr_bytes: so_far(|p| p.stderr, |s| s.stderr_bytes),
+            cut,
+            error: settlement.and_then(|s| s.error.clone()),
+            duration_ms: settlement.map(|s| s.duration_ms),
+            attempt: op.attempt(),
+            origin: op.origin,
+            role: op.role,
+            intent_seq: op.intent,
+            settled_seq,
+            created_at_ms: op.intent_at,
+            argv: spec.map(|s| s.argv.clone()).unwrap_or_default(),
+            cwd: spec.and_then(|s| s.cwd.clone()),
+        }
+    }
+
+    fn view(&self) -> SandboxView {
+        let (state, boot) = match &self.phase {
+            _ if self.problem.is_some() => (SandboxState::Damaged, None),
+            Phase::Down | Phase::Crashing { .. } => (SandboxState::Stopped, None),
+            Phase::Starting => (SandboxState::Starting, None),
+            Phase::Up { boot, .. } => (SandboxState::Running, Some(*boot)),
+            Phase::Stopping { boot, .. } => (SandboxState::Stopping, Some(*boot)),
+        };
+        SandboxView {
+            name: self.name.clone(),
+            state,
+            problem: self.problem.as_ref().map(|p| p.message.clone()),
+            image: self.state.spec.image.clone(),
+            created_at_ms: self.state.created_at,
+            boot,
+            seq: self.head.seq,
+            epoch: self.epoch,
+            open_ops: self.state.open.clone(),
+            ops: self.state.ops.len() as u64,
+            last_cut: self.state.last_cut().cloned(),
+            session: self.state.active_session().map(|(id, _)| id.clone()),
+        }
+    }
+}
+
+fn sender_of(state: &State) -> gateway::Sender {
+    state
+        .active_session()
+        .map_or_else(gateway::Sender::default, |(id, session)| gateway::Sender {
+            session: Some(id.clone()),
+            attempt: session.attempt,
+        })
+}
+
+/// Answers once the batch is durable.
+pub(super) fn answer<T: Send + 'static>(
+    turn: &mut Turn,
+    reply: Reply<T>,
+    result: Result<T, ApiError>,
+) {
+    turn.after.push(Box::new(move |_| {
+        // A client that went away needs no answer.
+        let _gone = reply.send(result);
+    }));
+}
+
+pub(super) fn session_view(id: &protocol::SessionId, s: &crate::state::Session) -> SessionView {
+    SessionView {
+        id: id.clone(),
+        harness: s.harness.clone(),
+        args: s.args.clone(),
+        attempt: s.attempt,
+        runs: s.runs.clone(),
+        ended: s.ended.is_some(),
+        error: s.ended.clone().flatten(),
+    }
+}

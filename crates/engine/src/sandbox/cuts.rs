@@ -1,0 +1,202 @@
+//! Settlements and the cut that goes with them: files and journal are one consistent cut, or nothing is told.
+//!
+//! Operations that end while a cut is being taken share the next one, so many at once cost two cuts, not many.
+
+use std::sync::Arc;
+
+use protocol::control::ToSupervisor;
+use protocol::{ApiError, CutId, Event, OpId, Replay, Settlement};
+
+use super::actor::{Done, Phase, Sandbox, Turn};
+use crate::error;
+
+/// An operation that ended and is not journaled as such yet.
+pub(super) struct Settling {
+    pub(super) op: OpId,
+    pub(super) attempt: u32,
+    pub(super) settlement: Settlement,
+}
+
+impl Sandbox {
+    /// Takes a cut for everything that ended, unless one is being taken already.
+    pub(super) fn maybe_cut(&mut self) {
+        if self.cutting || self.settling.is_empty() {
+            return;
+        }
+        self.cutting = true;
+        let ops = std::mem::take(&mut self.settling);
+        // The place makes it readable, the rest makes it differ from a cut that a crash left unnamed.
+        let text = format!("c{}-{:04x}", self.head.seq.0 + 1, rand::random::<u16>());
+        let (shared, workspace) = (self.shared.clone(), self.state.workspace.clone());
+        let done = self.done.clone();
+        tokio::task::spawn_blocking(move || {
+            let cut: CutId = match text.parse() {
+                Ok(cut) => cut,
+                Err(bad) => unreachable_id(&bad),
+            };
+            let result = shared.pool.cut(&workspace, &cut);
+            let result = result
+                .map(|cut| cut.is_some())
+                .map_err(|e| error::of_pool(&e));
+            // The task may have ended: then nobody settles, and the next daemon takes the cut again.
+            let _ended = done.send(Done::Cut { ops, cut, result });
+        });
+    }
+
+    pub(super) fn cut_done(
+        &mut self,
+        ops: Vec<Settling>,
+        cut: CutId,
+        result: Result<bool, ApiError>,
+        turn: &mut Turn,
+    ) {
+        self.cutting = false;
+        let (cut, failed) = match result {
+            Ok(true) => (Some(cut), None),
+            Ok(false) => (None, None),
+            Err(error) => {
+                tracing::error!(sandbox = %self.name, error = %error.message, "no cut could be taken");
+                (
+                    None,
+                    Some(format!("no cut could be taken: {}", error.message)),
+                )
+            }
+        };
+        if let Some(cut) = &cut {
+            let open = &self.state.open;
+            let open = open
+                .iter()
+                .filter(|op| !ops.iter().any(|s| s.op == **op))
+                .cloned()
+                .collect();
+            self.push(
+                turn,
+                Event::CutTaken {
+                    cut: cut.clone(),
+                    open,
+                },
+            );
+        }
+        for Settling {
+            op,
+            attempt,
+            mut settlement,
+        } in ops
+        {
+            let known = self
+                .state
+                .ops
+                .get(&op)
+                .map(|o| (o.attempt(), o.settlement().is_some()));
+            let Some((journaled, false)) = known else {
+                continue;
+            };
+            if attempt > journaled
+                && let Phase::Up { boot, .. } = self.phase
+            {
+                self.push(
+                    turn,
+                    Event::OpStarted {
+                        op: op.clone(),
+                        boot,
+                        attempt,
+                    },
+                );
+            }
+            if let Some(failed) = &failed {
+                let before = settlement
+                    .error
+                    .take()
+                    .map(|e| format!("{e}; "))
+                    .unwrap_or_default();
+                settlement.error = Some(format!("{before}{failed}"));
+            }
+            self.push(
+                turn,
+                Event::OpSettled {
+                    op: op.clone(),
+                    settlement,
+                    cut: cut.clone(),
+                },
+            );
+            turn.after
+                .push(Box::new(move |sandbox| sandbox.announce(&op)));
+        }
+        self.retain(turn);
+        turn.after.push(Box::new(|sandbox| {
+            sandbox.maybe_cut();
+            sandbox.maybe_after_crash();
+        }));
+    }
+
+    /// Tells everybody of a durable settlement.
+    pub(super) fn announce(&mut self, op: &OpId) {
+        self.cancelled.remove(op);
+        if let Phase::Up { link, .. } | Phase::Stopping { link, .. } = &self.phase {
+            link.send(ToSupervisor::Announce {
+                op: op.clone(),
+                witness: self.head,
+            });
+        }
+        let Some(entry) = self.state.ops.get(op) else {
+            return;
+        };
+        let view = Arc::new(self.op_view(op, entry));
+        let Some(live) = self.live.remove(op) else {
+            return;
+        };
+        live.stdin.send_modify(|s| s.closed = true);
+        live.progress.send_modify(|p| {
+            p.attempt = view.attempt;
+            p.stdout = view.stdout_bytes;
+            p.stderr = view.stderr_bytes;
+            p.settled = Some(view);
+        });
+    }
+
+    /// Gives the oldest cuts back, but none that an open operation may be rolled back to.
+    fn retain(&mut self, turn: &mut Turn) {
+        let keep = self.shared.config.keep_cuts;
+        // A few at once: each drop is an event and work for the pool.
+        if self.state.cuts.len() < keep + keep / 8 + 1 {
+            return;
+        }
+        let pinned: Vec<&CutId> = self
+            .state
+            .open
+            .iter()
+            .filter_map(|op| self.state.ops.get(op))
+            .filter(|op| {
+                op.open_spec()
+                    .is_some_and(|spec| spec.replay == Replay::Rollback)
+            })
+            .filter_map(|op| op.cut_before.as_ref())
+            .collect();
+        let surplus = self.state.cuts.len() - keep;
+        let dropped: Vec<_> = self
+            .state
+            .cuts
+            .iter()
+            .take(surplus)
+            .filter(|(_, cut)| !pinned.contains(&cut))
+            .cloned()
+            .collect();
+        let cuts = dropped.iter().map(|(_, cut)| cut.clone()).collect();
+        self.push(turn, Event::CutsDropped { cuts });
+        turn.after.push(Box::new(move |sandbox| {
+            let shared = sandbox.shared.clone();
+            tokio::task::spawn_blocking(move || {
+                for (workspace, cut) in dropped {
+                    if let Err(failure) = shared.pool.drop_cut(&workspace, &cut) {
+                        // It stays as litter until the next start of a daemon sweeps the pool.
+                        tracing::warn!(%cut, error = %error::chain(&failure), "a cut stays");
+                    }
+                }
+            });
+        }));
+    }
+}
+
+fn unreachable_id(bad: &protocol::IdError) -> ! {
+    unreachable!("our own cut ids keep the rule: {bad}")
+}

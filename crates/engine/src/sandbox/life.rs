@@ -1,0 +1,719 @@
+//! Starting, stopping, losing and finding the supervisor again.
+//!
+//! Order after a loss: the lease was taken when the daemon started; the supervisor is fenced; then it is asked; then
+//! [`recover::verdict`](crate::recover::verdict) decides for each open operation. A supervisor that knows more than the
+//! journal means that the journal lost its tail: the sandbox stops there, loudly.
+
+use std::time::Duration;
+
+use isolation::StartSpec;
+use protocol::control::{FromSupervisor, ToSupervisor};
+use protocol::table::{OpRow, Table};
+use protocol::{
+    ApiError, Boot, CrashPolicy, CutId, EndReason, ErrorCode, Event, Head, OpId, Replay, Seq,
+    WorkspaceId,
+};
+use tokio::sync::mpsc;
+
+use super::Reply;
+use super::actor::{Done, Phase, Sandbox, Turn, answer};
+use super::cuts::Settling;
+use crate::error;
+use crate::link::{self, Link};
+use crate::recover::{Verdict, verdict};
+use crate::shared::Shared;
+use crate::state::{OpState, lost};
+
+/// How long a supervisor that was told to end may take beyond the grace it gives to its processes.
+const STOP_SLACK: Duration = Duration::from_secs(10);
+
+/// A supervisor that was reached and fenced.
+pub(super) struct Up {
+    link: Link,
+    fenced: link::Fenced,
+    frames: mpsc::Receiver<FromSupervisor>,
+    /// What the journal holds at the witness's place; `None` where that is past its end.
+    at_witness: Option<[u8; 32]>,
+}
+
+/// A supervisor that is gone, and what it left.
+pub(super) struct Crashed {
+    pub(super) rows: Result<Table, String>,
+    pub(super) at_witness: Option<[u8; 32]>,
+    /// It did not end by itself, it was shut down.
+    pub(super) reason: EndReason,
+}
+
+/// What is left to do once the settlements of a crash are durable.
+pub(super) struct AfterCrash {
+    /// Put the workspace back to the last cut.
+    rollback: bool,
+    /// Runs to be started again.
+    reruns: Vec<(OpId, u32)>,
+    replies: Vec<Reply<()>>,
+}
+
+impl Sandbox {
+    /// Finds out how the sandbox is when a daemon starts.
+    pub(super) fn recover(&mut self) {
+        if self.state.running.is_none() && self.state.open.is_empty() {
+            self.recovery_done();
+            return;
+        }
+        if self.shared.level.find(&self.dir).is_some() {
+            self.phase = Phase::Starting;
+            self.spawn_connect(None);
+        } else {
+            self.phase = Phase::Crashing {
+                stopped: Vec::new(),
+            };
+            self.spawn_autopsy(EndReason::Crashed);
+        }
+    }
+
+    pub(super) fn recovery_done(&mut self) {
+        if let Some(recovered) = self.recovered.take() {
+            // Nobody waits for it after the start.
+            let _gone = recovered.send(());
+        }
+    }
+
+    pub(super) fn begin_start(&mut self) {
+        self.phase = Phase::Starting;
+        let layout = match self.shared.pool.layout(&self.state.workspace) {
+            Ok(layout) => layout,
+            Err(failure) => {
+                let problem = error::of_pool(&failure);
+                // Not a verdict on the sandbox: the pool may come back.
+                let _ended = self.done.send(Done::Up(Err(problem)));
+                return;
+            }
+        };
+        let harness = self.shared.harness_dir();
+        let spec = StartSpec {
+            sandbox: self.id,
+            hostname: self.name.as_str().to_owned(),
+            image: self.state.spec.image.clone(),
+            binary: self.shared.config.binary.clone(),
+            exe_args: vec!["__supervisor".to_owned()],
+            harness_dir: harness.is_dir().then_some(harness),
+            upper: layout.upper,
+            work: layout.work,
+            state: self.dir.clone(),
+            limits: self.state.spec.limits.clone(),
+        };
+        self.spawn_connect(Some(spec));
+    }
+
+    /// Starts the supervisor where a spec is given, then connects and fences.
+    fn spawn_connect(&self, start: Option<StartSpec>) {
+        let (shared, done) = (self.shared.clone(), self.done.clone());
+        let (id, dir, epoch) = (self.id, self.dir.clone(), self.epoch);
+        tokio::spawn(async move {
+            let up = async {
+                if let Some(spec) = start {
+                    let level = shared.level.clone();
+                    tokio::task::spawn_blocking(move || level.start(&spec))
+                        .await
+                        .map_err(|e| error::internal("the start was abandoned", &e))?
+                        .map_err(|e| error::of_level(&e))?;
+                }
+                let (link, fenced, frames) = link::open(&dir, epoch).await.map_err(of_link)?;
+                let at_witness = hash_at(&shared, id, fenced.witness).await?;
+                Ok(Up {
+                    link,
+                    fenced,
+                    frames,
+                    at_witness,
+                })
+            };
+            let up = up.await;
+            let _ended = done.send(Done::Up(up));
+        });
+    }
+
+    pub(super) fn up(&mut self, up: Result<Up, ApiError>, turn: &mut Turn) {
+        let Up {
+            link,
+            fenced,
+            frames,
+            at_witness,
+        } = match up {
+            Ok(up) => up,
+            Err(problem) if problem.code == ErrorCode::Fenced => return self.fail(problem),
+            Err(problem) => return self.not_up(problem, turn),
+        };
+        if !agrees(self.head, fenced.witness, at_witness) {
+            self.fail(lost_tail(&self.name, fenced.witness, self.head));
+            return;
+        }
+        let boot = fenced.boot;
+        self.phase = Phase::Up { link, boot };
+        self.listen(frames);
+        if self.state.running != Some(boot) {
+            self.push(turn, Event::Started { boot });
+        }
+        if !self.reconcile(&fenced.ops, Some(boot), turn) {
+            return;
+        }
+        for (op, attempt) in std::mem::take(&mut self.reruns) {
+            turn.after
+                .push(Box::new(move |sandbox| sandbox.dispatch(&op, attempt)));
+        }
+        for reply in std::mem::take(&mut self.starters) {
+            answer(turn, reply, Ok(()));
+        }
+        for (op, spec, origin, reply) in std::mem::take(&mut self.waiting) {
+            self.exec(op, spec, origin, reply, turn);
+        }
+        turn.after.push(Box::new(Self::recovery_done));
+        self.maybe_cut();
+    }
+
+    fn not_up(&mut self, problem: ApiError, turn: &mut Turn) {
+        if self.shared.level.find(&self.dir).is_none() && self.state.running.is_some() {
+            // It went away between being found and being reached.
+            self.phase = Phase::Crashing {
+                stopped: Vec::new(),
+            };
+            self.spawn_autopsy(EndReason::Crashed);
+            return;
+        }
+        tracing::warn!(sandbox = %self.name, error = %problem.message, "the sandbox could not be started");
+        self.phase = Phase::Down;
+        for reply in std::mem::take(&mut self.starters) {
+            answer(turn, reply, Err(problem.clone()));
+        }
+        for (_, _, _, reply) in std::mem::take(&mut self.waiting) {
+            answer(turn, reply, Err(problem.clone()));
+        }
+        self.recovery_done();
+    }
+
+    /// Gives each open operation its verdict. `false`: the supervisor knows more than the journal.
+    fn reconcile(&mut self, rows: &[OpRow], live: Option<Boot>, turn: &mut Turn) -> bool {
+        if let Some(stranger) = rows
+            .iter()
+            .find(|row| !self.state.ops.contains_key(&row.op))
+        {
+            let message = format!(
+                "the journal of sandbox `{}` lost its tail: the supervisor ran operation `{}`, which it does not hold",
+                self.name, stranger.op
+            );
+            self.fail(ApiError::new(ErrorCode::Corrupt, message).hint(RECONCILE_HINT));
+            return false;
+        }
+        let mut crash = AfterCrash {
+            rollback: false,
+            reruns: Vec::new(),
+            replies: Vec::new(),
+        };
+        for id in self.state.open.clone() {
+            let row = rows.iter().find(|row| row.op == id);
+            let Some(decision) = self
+                .state
+                .ops
+                .get(&id)
+                .and_then(|op| verdict(op, row, live))
+            else {
+                continue;
+            };
+            self.enliven(&id);
+            match decision {
+                Verdict::Adopt { attempt } => {
+                    if let Some(boot) = live
+                        && self.state.ops.get(&id).is_some_and(|op| {
+                            matches!(op.state, OpState::Intended { .. }) || op.attempt() < attempt
+                        })
+                    {
+                        self.push(
+                            turn,
+                            Event::OpStarted {
+                                op: id.clone(),
+                                boot,
+                                attempt,
+                            },
+                        );
+                    }
+                    self.push(turn, Event::OpAdopted { op: id });
+                }
+                Verdict::Settle {
+                    attempt,
+                    settlement,
+                } => {
+                    if live.is_some() {
+                        self.push(turn, Event::OpAdopted { op: id.clone() });
+                    }
+                    self.settling.push(Settling {
+                        op: id,
+                        attempt,
+                        settlement,
+                    });
+                }
+                Verdict::Start { attempt } => crash.reruns.push((id, attempt)),
+                Verdict::Lost {
+                    attempt,
+                    replay: Replay::Safe,
+                } => {
+                    crash.reruns.push((id, attempt + 1));
+                }
+                Verdict::Lost {
+                    attempt,
+                    replay: Replay::Rollback,
+                } if live.is_none() && self.can_roll_back(&id) => {
+                    crash.rollback = true;
+                    crash.reruns.push((id, attempt + 1));
+                }
+                Verdict::Lost { attempt, .. } => self.settle_lost(id, attempt),
+            }
+        }
+        if live.is_some() {
+            self.reruns.append(&mut crash.reruns);
+        } else {
+            crash.rollback |=
+                self.state.running.is_some() && self.state.spec.on_crash == CrashPolicy::Rollback;
+            self.after_crash = Some(crash);
+        }
+        true
+    }
+
+    /// Whether putting the workspace back to the cut before it undoes this operation and nothing else.
+    fn can_roll_back(&self, id: &OpId) -> bool {
+        let Some(op) = self.state.ops.get(id) else {
+            return false;
+        };
+        let same_cut = op.cut_before.as_ref() == self.state.last_cut();
+        // What another operation did since that cut would be undone without being run again.
+        let alone = self.state.open.len() == 1 && self.settling.is_empty();
+        let no_effects = self.state.last_effect < op.intent;
+        same_cut && alone && no_effects
+    }
+
+    fn settle_lost(&mut self, op: OpId, attempt: u32) {
+        let length =
+            |stream| protocol::Offset(crate::spool::length(&self.dir, &op, attempt, stream));
+        let settlement = lost(
+            length(protocol::Stream::Stdout),
+            length(protocol::Stream::Stderr),
+            "the sandbox's supervisor was lost while it ran; it may or may not have taken effect",
+        );
+        self.settling.push(Settling {
+            op,
+            attempt,
+            settlement,
+        });
+    }
+
+    pub(super) fn link_ended(&mut self, turn: &mut Turn) {
+        match std::mem::replace(&mut self.phase, Phase::Down) {
+            Phase::Stopping { waiting, .. } => {
+                self.phase = Phase::Crashing { stopped: waiting };
+                self.spawn_autopsy(EndReason::Stopped);
+            }
+            Phase::Up { .. } => {
+                // Requests that were being checked are asked again of the next supervisor; nothing of them is journaled.
+                for (_, checking) in std::mem::take(&mut self.checking) {
+                    let mut replies = checking.replies.into_iter();
+                    if let Some(reply) = replies.next() {
+                        self.waiting
+                            .push((checking.op, checking.spec, checking.origin, reply));
+                    }
+                    for reply in replies {
+                        let again = ApiError::new(ErrorCode::Unavailable, "the sandbox was lost");
+                        answer(
+                            turn,
+                            reply,
+                            Err(again.hint("send it again: nothing was started")),
+                        );
+                    }
+                }
+                if self.shared.level.find(&self.dir).is_some() {
+                    self.phase = Phase::Starting;
+                    self.spawn_connect(None);
+                } else {
+                    self.phase = Phase::Crashing {
+                        stopped: Vec::new(),
+                    };
+                    self.spawn_autopsy(EndReason::Crashed);
+                }
+            }
+            other => self.phase = other,
+        }
+    }
+
+    /// Makes sure that nothing of a boot is left, then reads what its supervisor wrote last.
+    fn spawn_autopsy(&self, reason: EndReason) {
+        let (shared, done) = (self.shared.clone(), self.done.clone());
+        let (id, dir) = (self.id, self.dir.clone());
+        tokio::spawn(async move {
+            let (level, path) = (shared.level.clone(), dir.clone());
+            let swept = tokio::task::spawn_blocking(move || {
+                if let Some(running) = level.find(&path) {
+                    level.kill(&running)?;
+                }
+                level.clear(&path)
+            })
+            .await;
+            match swept {
+                Ok(Ok(())) => {}
+                Ok(Err(failure)) => {
+                    tracing::warn!(sandbox = %id, error = %error::chain(&failure), "something of the sandbox is left");
+                }
+                Err(failure) => {
+                    tracing::error!(sandbox = %id, %failure, "the clean-up was abandoned")
+                }
+            }
+            let rows = match std::fs::read(dir.join(protocol::paths::state::TABLE)) {
+                Ok(bytes) => Table::read(&bytes)
+                    .map(|(table, _)| table)
+                    .map_err(|e| e.to_string()),
+                Err(failure) if failure.kind() == std::io::ErrorKind::NotFound => {
+                    Ok(Table::default())
+                }
+                Err(failure) => Err(failure.to_string()),
+            };
+            let witness = rows.as_ref().map_or(Head::EMPTY, |table| table.witness);
+            let at_witness = hash_at(&shared, id, witness).await.unwrap_or_default();
+            let _ended = done.send(Done::Crashed(Crashed {
+                rows,
+                at_witness,
+                reason,
+            }));
+        });
+    }
+
+    pub(super) fn crashed(&mut self, crashed: Crashed, turn: &mut Turn) {
+        let stopped = match std::mem::replace(&mut self.phase, Phase::Down) {
+            Phase::Crashing { stopped } => stopped,
+            other => {
+                self.phase = other;
+                return;
+            }
+        };
+        let table = match crashed.rows {
+            Ok(table) => table,
+            Err(why) => {
+                let message = format!(
+                    "the operation table of sandbox `{}` is damaged: {why}",
+                    self.name
+                );
+                self.fail(ApiError::new(ErrorCode::Corrupt, message).hint(RECONCILE_HINT));
+                return;
+            }
+        };
+        if !agrees(self.head, table.witness, crashed.at_witness) {
+            self.fail(lost_tail(&self.name, table.witness, self.head));
+            return;
+        }
+        let rows: Vec<OpRow> = table
+            .ops
+            .into_values()
+            .filter(|row| !row.announced)
+            .collect();
+        self.phase = Phase::Crashing {
+            stopped: Vec::new(),
+        };
+        if !self.reconcile(&rows, None, turn) {
+            return;
+        }
+        if let Some(boot) = self.state.running {
+            self.push(
+                turn,
+                Event::Ended {
+                    boot,
+                    reason: crashed.reason,
+                },
+            );
+        }
+        if crashed.reason == EndReason::Stopped
+            && let Some(after) = &mut self.after_crash
+        {
+            // It was told to end: nothing is put back, and nothing is begun again behind the user's back.
+            after.rollback = false;
+            after.replies = stopped;
+        }
+        self.maybe_cut();
+        turn.after.push(Box::new(Self::maybe_after_crash));
+    }
+
+    /// Goes on after a crash once every settlement of it is durable.
+    pub(super) fn maybe_after_crash(&mut self) {
+        if self.cutting || !self.settling.is_empty() {
+            return;
+        }
+        let Some(after) = &mut self.after_crash else {
+            return;
+        };
+        if std::mem::take(&mut after.rollback) {
+            let (shared, done) = (self.shared.clone(), self.done.clone());
+            let of = self.state.workspace.clone();
+            // A cut of an earlier head lives with that head.
+            let cut = self.state.cuts.back().cloned();
+            tokio::task::spawn_blocking(move || {
+                let (source, cut) = match cut {
+                    Some((source, cut)) => (source, Some(cut)),
+                    None => (of, None),
+                };
+                let restored = shared.pool.restore(&source, cut.as_ref());
+                let restored = restored
+                    .map(|workspace| (cut, workspace))
+                    .map_err(|e| error::of_pool(&e));
+                let _ended = done.send(Done::Restored(restored));
+            });
+            return;
+        }
+        let Some(AfterCrash {
+            mut reruns,
+            replies,
+            ..
+        }) = self.after_crash.take()
+        else {
+            return;
+        };
+        self.phase = Phase::Down;
+        self.reruns.append(&mut reruns);
+        for reply in replies {
+            let _gone = reply.send(Ok(()));
+        }
+        if !self.reruns.is_empty() || !self.waiting.is_empty() || !self.starters.is_empty() {
+            self.begin_start();
+        } else {
+            self.recovery_done();
+        }
+    }
+
+    pub(super) fn restored(
+        &mut self,
+        restored: Result<(Option<CutId>, WorkspaceId), ApiError>,
+        turn: &mut Turn,
+    ) {
+        match restored {
+            Ok((to, workspace)) => {
+                self.push(turn, Event::RolledBack { to, workspace });
+                turn.after.push(Box::new(|sandbox| {
+                    if let Some(old) = sandbox.state.retired.last().cloned() {
+                        let shared = sandbox.shared.clone();
+                        tokio::task::spawn_blocking(move || {
+                            if let Err(failure) = shared.pool.retire(&old) {
+                                tracing::warn!(error = %error::chain(&failure), "an old head stays");
+                            }
+                        });
+                    }
+                    sandbox.maybe_after_crash();
+                }));
+            }
+            Err(problem) => self.fail(problem),
+        }
+    }
+
+    pub(super) fn start(&mut self, reply: Reply<()>, turn: &mut Turn) {
+        if let Some(problem) = &self.problem {
+            answer(turn, reply, Err(problem.clone()));
+            return;
+        }
+        match &self.phase {
+            Phase::Up { .. } => answer(turn, reply, Ok(())),
+            Phase::Starting | Phase::Crashing { .. } => self.starters.push(reply),
+            Phase::Down => {
+                self.starters.push(reply);
+                self.begin_start();
+            }
+            Phase::Stopping { .. } => {
+                let stopping = format!("sandbox `{}` is being stopped", self.name);
+                answer(
+                    turn,
+                    reply,
+                    Err(ApiError::new(ErrorCode::Unavailable, stopping)),
+                );
+            }
+        }
+    }
+
+    pub(super) fn stop(&mut self, grace_ms: u64, reply: Reply<()>, turn: &mut Turn) {
+        match std::mem::replace(&mut self.phase, Phase::Down) {
+            Phase::Down => answer(turn, reply, Ok(())),
+            Phase::Up { link, boot } => {
+                self.cancelled.extend(self.state.open.iter().cloned());
+                link.send(ToSupervisor::Shutdown { grace_ms });
+                self.spawn_deadline(Duration::from_millis(grace_ms) + STOP_SLACK);
+                self.phase = Phase::Stopping {
+                    link,
+                    boot,
+                    waiting: vec![reply],
+                };
+            }
+            Phase::Stopping {
+                link,
+                boot,
+                mut waiting,
+            } => {
+                waiting.push(reply);
+                self.phase = Phase::Stopping {
+                    link,
+                    boot,
+                    waiting,
+                };
+            }
+            Phase::Starting => {
+                self.phase = Phase::Starting;
+                let starting = format!("sandbox `{}` is being started", self.name);
+                answer(
+                    turn,
+                    reply,
+                    Err(ApiError::new(ErrorCode::Unavailable, starting).hint("try again")),
+                );
+            }
+            Phase::Crashing { mut stopped } => {
+                match &mut self.after_crash {
+                    Some(after) => after.replies.push(reply),
+                    None => stopped.push(reply),
+                }
+                self.phase = Phase::Crashing { stopped };
+            }
+        }
+    }
+
+    /// Kills a supervisor that was told to end and does not.
+    fn spawn_deadline(&self, after: Duration) {
+        let (level, dir) = (self.shared.level.clone(), self.dir.clone());
+        let running = level.find(&dir);
+        tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            let Some(running) = running else { return };
+            tokio::task::spawn_blocking(move || {
+                if level.alive(&running)
+                    && let Err(failure) = level.kill(&running)
+                {
+                    tracing::error!(error = %error::chain(&failure), "a supervisor does not end");
+                }
+            });
+        });
+    }
+
+    pub(super) fn remove(&mut self, reply: Reply<()>, turn: &mut Turn) {
+        if let Phase::Starting | Phase::Stopping { .. } = self.phase {
+            let busy = format!("sandbox `{}` is being started or stopped", self.name);
+            answer(
+                turn,
+                reply,
+                Err(ApiError::new(ErrorCode::Unavailable, busy).hint("try again")),
+            );
+            return;
+        }
+        self.fail(error::gone(&self.name));
+        let (shared, done) = (self.shared.clone(), self.done.clone());
+        let (id, dir) = (self.id, self.dir.clone());
+        let mut heads = self.state.retired.clone();
+        heads.push(self.state.workspace.clone());
+        tokio::spawn(async move {
+            let work = shared.clone();
+            let removed = tokio::task::spawn_blocking(move || {
+                end(&work, &dir)?;
+                for head in heads {
+                    work.pool.remove(&head).map_err(|e| error::of_pool(&e))?;
+                }
+                remove_state(&work, id)
+            })
+            .await
+            .unwrap_or_else(|e| Err(error::internal("the removal was abandoned", &e)));
+            let removed = match removed {
+                Ok(()) => shared
+                    .store
+                    .remove(id)
+                    .await
+                    .map_err(|e| error::of_journal(&e)),
+                Err(problem) => Err(problem),
+            };
+            let _ended = done.send(Done::Removed(removed, reply));
+        });
+    }
+}
+
+const RECONCILE_HINT: &str = "nothing goes on in it: look at `durable log NAME`, restore the journal from a copy, or `durable rm` it";
+
+fn lost_tail(name: &protocol::SandboxName, witness: Head, head: Head) -> ApiError {
+    ApiError::new(
+        ErrorCode::Corrupt,
+        format!(
+            "the journal of sandbox `{name}` lost its tail: the supervisor was shown event {}, the journal {}",
+            witness.seq,
+            if witness.seq > head.seq {
+                format!("ends at {}", head.seq)
+            } else {
+                "holds another one there".to_owned()
+            },
+        ),
+    )
+    .hint(RECONCILE_HINT)
+}
+
+/// Whether what the supervisor was shown is what the journal holds.
+fn agrees(head: Head, witness: Head, at_witness: Option<[u8; 32]>) -> bool {
+    witness.seq == Seq(0) || (witness.seq <= head.seq && at_witness == Some(witness.hash))
+}
+
+async fn hash_at(
+    shared: &Shared,
+    id: protocol::SandboxId,
+    witness: Head,
+) -> Result<Option<[u8; 32]>, ApiError> {
+    if witness.seq == Seq(0) {
+        return Ok(None);
+    }
+    let events = shared
+        .store
+        .read(id, witness.seq, 1)
+        .await
+        .map_err(|e| error::of_journal(&e))?;
+    Ok(events
+        .first()
+        .filter(|event| event.seq == witness.seq)
+        .map(|event| event.hash))
+}
+
+fn of_link(failure: link::Error) -> ApiError {
+    let code = match failure {
+        link::Error::Unreachable { .. } => ErrorCode::Unavailable,
+        link::Error::Fenced { .. } => ErrorCode::Fenced,
+        link::Error::Protocol(_) => ErrorCode::Internal,
+    };
+    ApiError::new(code, error::chain(&failure))
+}
+
+/// Ends a sandbox's processes and removes its state directory and its secrets.
+pub(crate) fn remove_state(shared: &Shared, id: protocol::SandboxId) -> Result<(), ApiError> {
+    let dir = shared.state_dir(id);
+    end(shared, &dir)?;
+    remove_dir(&dir)?;
+    remove_file(&shared.secret_file(id))
+}
+
+fn end(shared: &Shared, dir: &std::path::Path) -> Result<(), ApiError> {
+    if let Some(running) = shared.level.find(dir) {
+        shared
+            .level
+            .kill(&running)
+            .map_err(|e| error::of_level(&e))?;
+    }
+    shared.level.clear(dir).map_err(|e| error::of_level(&e))
+}
+
+fn remove_dir(path: &std::path::Path) -> Result<(), ApiError> {
+    match std::fs::remove_dir_all(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(error::internal(
+            &format!("cannot remove {}", path.display()),
+            &e,
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn remove_file(path: &std::path::Path) -> Result<(), ApiError> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(error::internal(
+            &format!("cannot remove {}", path.display()),
+            &e,
+        )),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,342 @@
+//! One sandbox: a task that owns its journal's head, its supervisor and its cuts, asked through a [`Handle`].
+//!
+//! The task takes what waits for it in one batch, decides, appends all events of the batch at once, and only then answers
+//! and acts: nobody hears of an event that is not durable. A batch is one commit, so 64 operations at once cost one.
+
+mod actor;
+mod cuts;
+mod life;
+mod ops;
+mod shim;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use protocol::api::{OpView, SandboxView, SessionView};
+use protocol::{
+    ApiError, ErrorCode, Event, Offset, OpId, OpSpec, Origin, SandboxId, SandboxName, Seq,
+    SessionId, TtySize,
+};
+use tokio::sync::{mpsc, oneshot, watch};
+
+pub(crate) use actor::spawn;
+pub(crate) use life::remove_state;
+
+use crate::shared::Shared;
+
+/// Requests that wait for one sandbox. More than that at once is a client that should slow down.
+const QUEUE: usize = 1024;
+
+/// How far an open operation is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Progress {
+    /// Which run.
+    pub attempt: u32,
+    /// Its stdout reaches this far.
+    pub stdout: Offset,
+    /// Its stderr reaches this far.
+    pub stderr: Offset,
+    /// Its end, once durable.
+    pub settled: Option<Arc<OpView>>,
+}
+
+/// How much input an open operation took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StdinState {
+    /// The next byte wanted.
+    pub offset: Offset,
+    /// Whether it takes no more.
+    pub closed: bool,
+}
+
+/// An operation that a client holds on to.
+#[derive(Debug, Clone)]
+pub struct Attached {
+    /// As it was when the client attached.
+    pub view: OpView,
+    /// How it goes on.
+    pub progress: watch::Receiver<Progress>,
+    /// Its input.
+    pub stdin: watch::Receiver<StdinState>,
+    /// The sandbox's state directory, for reading the spool.
+    pub state_dir: PathBuf,
+}
+
+impl Attached {
+    /// Waits for the settlement.
+    ///
+    /// # Errors
+    /// The sandbox's task ended first.
+    pub async fn settled(&mut self) -> Result<Arc<OpView>, ApiError> {
+        let lost = || ApiError::new(ErrorCode::Unavailable, "the daemon lets go of the sandbox");
+        let progress = self
+            .progress
+            .wait_for(|p| p.settled.is_some())
+            .await
+            .map_err(|_| lost())?;
+        progress.settled.clone().ok_or_else(lost)
+    }
+}
+
+type Reply<T> = oneshot::Sender<Result<T, ApiError>>;
+
+/// What the task is asked.
+pub(crate) enum Request {
+    Exec {
+        op: OpId,
+        spec: OpSpec,
+        origin: Origin,
+        reply: Reply<Attached>,
+    },
+    Attach {
+        op: OpId,
+        reply: Reply<Attached>,
+    },
+    Ops {
+        reply: Reply<Vec<OpView>>,
+    },
+    View {
+        reply: Reply<SandboxView>,
+    },
+    Stdin {
+        op: OpId,
+        offset: Offset,
+        data: Bytes,
+        eof: bool,
+        reply: Reply<()>,
+    },
+    Signal {
+        op: OpId,
+        signal: u8,
+        reply: Reply<()>,
+    },
+    Cancel {
+        op: OpId,
+        grace_ms: u64,
+        reply: Reply<()>,
+    },
+    Resize {
+        op: OpId,
+        size: TtySize,
+        reply: Reply<()>,
+    },
+    Start {
+        reply: Reply<()>,
+    },
+    Stop {
+        grace_ms: u64,
+        reply: Reply<()>,
+    },
+    Remove {
+        reply: Reply<()>,
+    },
+    Record {
+        events: Vec<Event>,
+        reply: Reply<Seq>,
+    },
+    Models {
+        reply: Reply<gateway::Models>,
+    },
+    Sessions {
+        reply: Reply<Vec<SessionView>>,
+    },
+    Session {
+        session: SessionId,
+        reply: Reply<crate::state::Session>,
+    },
+    OpenShimOps {
+        reply: Reply<Vec<OpId>>,
+    },
+}
+
+/// Asks one sandbox's task. Cheap to clone.
+#[derive(Clone)]
+pub struct Handle {
+    /// Its number.
+    pub id: SandboxId,
+    /// Its name.
+    pub name: SandboxName,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) requests: mpsc::Sender<Request>,
+    pub(crate) sender: watch::Sender<gateway::Sender>,
+    pub(crate) gateway: Arc<std::sync::OnceLock<Arc<gateway::Gateway>>>,
+}
+
+impl Handle {
+    pub(crate) async fn ask<T>(
+        &self,
+        request: impl FnOnce(Reply<T>) -> Request,
+    ) -> Result<T, ApiError> {
+        let (reply, answer) = oneshot::channel();
+        let gone = |_| crate::error::gone(&self.name);
+        self.requests.send(request(reply)).await.map_err(gone)?;
+        answer.await.unwrap_or_else(|_| {
+            Err(ApiError::new(
+                ErrorCode::Unavailable,
+                format!("sandbox `{}` could not journal the request", self.name),
+            )
+            .hint("the daemon's log says why; the same request may be sent again"))
+        })
+    }
+
+    /// Starts an operation, or attaches to the one that has the id.
+    ///
+    /// Returns when the intent is durable.
+    ///
+    /// # Errors
+    /// `conflict` for a used id with another command; `invalid` for a command that cannot be started, with nothing
+    /// journaled; `unavailable` where the sandbox cannot be started.
+    pub async fn exec(&self, op: OpId, spec: OpSpec, origin: Origin) -> Result<Attached, ApiError> {
+        if spec.argv.is_empty() || spec.argv[0].is_empty() {
+            return Err(ApiError::new(ErrorCode::Invalid, "the command is empty")
+                .hint("give a program after `--`"));
+        }
+        if let Some(bad) = spec.argv.iter().find(|a| a.contains('\0')) {
+            return Err(ApiError::new(
+                ErrorCode::Invalid,
+                format!("argument {bad:?} holds a NUL byte"),
+            ));
+        }
+        self.ask(|reply| Request::Exec {
+            op,
+            spec,
+            origin,
+            reply,
+        })
+        .await
+    }
+
+    /// Attaches to an operation.
+    ///
+    /// # Errors
+    /// `not_found`.
+    pub async fn attach(&self, op: OpId) -> Result<Attached, ApiError> {
+        let mut attached = self.ask(|reply| Request::Attach { op, reply }).await?;
+        if attached.view.argv.is_empty() {
+            self.fill(&mut attached.view).await;
+        }
+        Ok(attached)
+    }
+
+    /// Adds what only the journal holds: the command of a settled operation.
+    async fn fill(&self, view: &mut OpView) {
+        let read = self.shared.store.read(self.id, view.intent_seq, 1).await;
+        if let Ok(events) = read
+            && let Some(Event::OpIntent { spec, .. }) = events.into_iter().next().map(|e| e.event)
+        {
+            view.argv = spec.argv;
+            view.cwd = spec.cwd;
+        }
+    }
+
+    /// Lists every operation, oldest first, without commands of settled ones.
+    ///
+    /// # Errors
+    /// The sandbox is gone.
+    pub async fn ops(&self) -> Result<Vec<OpView>, ApiError> {
+        self.ask(|reply| Request::Ops { reply }).await
+    }
+
+    /// Describes the sandbox.
+    ///
+    /// # Errors
+    /// The sandbox is gone.
+    pub async fn view(&self) -> Result<SandboxView, ApiError> {
+        self.ask(|reply| Request::View { reply }).await
+    }
+
+    /// Passes input on; returns when the frame is on its way, not when it was taken (see [`Attached::stdin`]).
+    ///
+    /// # Errors
+    /// `not_found`, or `invalid` for an operation that takes no input.
+    pub async fn stdin(
+        &self,
+        op: OpId,
+        offset: Offset,
+        data: Bytes,
+        eof: bool,
+    ) -> Result<(), ApiError> {
+        self.ask(|reply| Request::Stdin {
+            op,
+            offset,
+            data,
+            eof,
+            reply,
+        })
+        .await
+    }
+
+    /// Sends a signal to the operation's process group.
+    ///
+    /// # Errors
+    /// `not_found`, or `conflict` for one that is settled.
+    pub async fn signal(&self, op: OpId, signal: u8) -> Result<(), ApiError> {
+        self.ask(|reply| Request::Signal { op, signal, reply })
+            .await
+    }
+
+    /// Cancels an operation; returns when that is under way.
+    ///
+    /// # Errors
+    /// `not_found`, or `conflict` for one that is settled.
+    pub async fn cancel(&self, op: OpId, grace_ms: u64) -> Result<(), ApiError> {
+        self.ask(|reply| Request::Cancel {
+            op,
+            grace_ms,
+            reply,
+        })
+        .await
+    }
+
+    /// Tells a terminal its new size.
+    ///
+    /// # Errors
+    /// `not_found`.
+    pub async fn resize(&self, op: OpId, size: TtySize) -> Result<(), ApiError> {
+        self.ask(|reply| Request::Resize { op, size, reply }).await
+    }
+
+    /// Starts the sandbox's supervisor, where none runs.
+    ///
+    /// # Errors
+    /// Why it cannot be started.
+    pub async fn start(&self) -> Result<(), ApiError> {
+        self.ask(|reply| Request::Start { reply }).await
+    }
+
+    /// Ends every process; open operations settle as cancelled. The workspace stays.
+    ///
+    /// # Errors
+    /// The sandbox is gone.
+    pub async fn stop(&self, grace_ms: u64) -> Result<(), ApiError> {
+        self.ask(|reply| Request::Stop { grace_ms, reply }).await
+    }
+
+    /// Ends every process and removes workspace, spool and journal.
+    ///
+    /// # Errors
+    /// What could not be removed.
+    pub async fn remove(&self) -> Result<(), ApiError> {
+        self.ask(|reply| Request::Remove { reply }).await
+    }
+
+    /// Journals events; returns the place of the last one.
+    pub(crate) async fn record(&self, events: Vec<Event>) -> Result<Seq, ApiError> {
+        self.ask(|reply| Request::Record { events, reply }).await
+    }
+
+    /// Lists the sandbox's harness sessions.
+    ///
+    /// # Errors
+    /// The sandbox is gone.
+    pub async fn sessions(&self) -> Result<Vec<SessionView>, ApiError> {
+        self.ask(|reply| Request::Sessions { reply }).await
+    }
+
+    /// The state directory on the host.
+    #[must_use]
+    pub fn state_dir(&self) -> PathBuf {
+        self.shared.state_dir(self.id)
+    }
+}

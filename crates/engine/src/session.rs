@@ -1,0 +1,539 @@
+//! Harness sessions: a task per session that keeps the harness running until it ends by itself.
+//!
+//! Every decision is an event first, so a daemon that comes back finds out where the session stands and goes on. A harness
+//! that was lost is started again only when every command it had begun has settled and its transcript says so truly.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use harness::{CallResult, Dialect, Driver, Ended, Phase, Plan, PlanFile, Program, Start, Write};
+use protocol::api::{OpView, StartSession};
+use protocol::{
+    ApiError, ErrorCode, Event, Offset, OpId, OpSpec, Origin, Outcome, Replay, Role, SessionId,
+    Stream, TtySize, UnixMillis,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::error;
+use crate::sandbox::{Attached, Handle, Request};
+use crate::spool;
+
+/// Resumptions in a row that saw no command and no model answer, before a session is given up.
+const MAX_STUCK: u32 = 5;
+/// The most of a command's output that is put into a transcript; harnesses cut far below it.
+const MAX_RESULT: u64 = 4 << 20;
+/// The longest transcript that is read into memory.
+const MAX_TRANSCRIPT: u64 = 512 << 20;
+
+/// What a session must remember besides its events' own fields.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Detail {
+    cwd: String,
+    home: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tty: Option<TtySize>,
+    openai: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    /// The version in our layer; none where the image brings the program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    env: BTreeMap<String, String>,
+}
+
+/// Journals a new session and starts its task.
+pub(crate) async fn begin(handle: &Handle, ask: StartSession) -> Result<SessionId, ApiError> {
+    let driver = harness::driver(&ask.harness).map_err(|e| {
+        ApiError::new(ErrorCode::Invalid, e.to_string())
+            .hint("`durable harness ls` lists what is installed")
+    })?;
+    let view = handle.view().await?;
+    if let Some(running) = view.session {
+        return Err(ApiError::new(
+            ErrorCode::Conflict,
+            format!("session `{running}` goes on in sandbox `{}`", handle.name),
+        )
+        .hint(format!(
+            "`durable attach {}` shows it; or use another sandbox",
+            handle.name
+        )));
+    }
+    let openai = match ask.model_api.as_deref() {
+        None => driver.name() != "claude",
+        Some("anthropic") => false,
+        Some("openai") => true,
+        Some(other) => {
+            return Err(ApiError::new(
+                ErrorCode::Invalid,
+                format!("model API `{other}` is unknown"),
+            )
+            .hint("use `anthropic` or `openai`"));
+        }
+    };
+    let installed = harness::install::list(&handle.shared.harness_dir())
+        .map_err(|e| error::internal("the installed harnesses cannot be listed", &e))?;
+    let version = newest(installed, driver.name(), driver.default_version());
+    let detail = Detail {
+        cwd: ask.cwd.unwrap_or_else(|| "/workspace".to_owned()),
+        home: "/root".to_owned(),
+        tty: ask.tty,
+        openai,
+        model: ask.model,
+        version,
+        env: ask.env,
+    };
+    let id: SessionId = uuid()
+        .parse()
+        .map_err(|e| error::internal("no session id", &e))?;
+    let start = start_of(&id, &ask.args, crate::shared::now(), &detail);
+    // What the driver refuses must be told before anything is journaled.
+    driver
+        .start(&start)
+        .map_err(|e| ApiError::new(ErrorCode::Invalid, e.to_string()))?;
+    handle.start().await?;
+    let event = Event::SessionStarted {
+        session: id.clone(),
+        harness: driver.name().to_owned(),
+        args: ask.args,
+        op: run_id(&id, 1)?,
+        detail: serde_json::to_value(&detail)
+            .map_err(|e| error::internal("the session cannot be written", &e))?,
+    };
+    handle.record(vec![event]).await?;
+    spawn(handle.clone(), id.clone());
+    Ok(id)
+}
+
+/// Starts the task of a session that the journal says goes on.
+pub(crate) fn spawn(handle: Handle, id: SessionId) {
+    tokio::spawn(async move {
+        if let Err(problem) = keep(&handle, &id).await {
+            tracing::error!(sandbox = %handle.name, session = %id, error = %problem.message, "the session ends");
+            let ended = Event::SessionEnded {
+                session: id,
+                error: Some(problem.message),
+            };
+            if let Err(unwritten) = handle.record(vec![ended]).await {
+                tracing::error!(error = %unwritten.message, "and its end could not be journaled");
+            }
+        }
+    });
+}
+
+async fn keep(handle: &Handle, id: &SessionId) -> Result<(), ApiError> {
+    loop {
+        let session = handle
+            .ask(|reply| Request::Session {
+                session: id.clone(),
+                reply,
+            })
+            .await?;
+        if session.ended.is_some() {
+            return Ok(());
+        }
+        let driver = harness::driver(&session.harness)
+            .map_err(|e| ApiError::new(ErrorCode::Internal, e.to_string()))?;
+        let detail: Detail = serde_json::from_value(session.detail.clone())
+            .map_err(|e| error::internal("the session's detail is not readable", &e))?;
+        let start = start_of(id, &session.args, session.began_at, &detail);
+        let mut attached = match handle.attach(session.op.clone()).await {
+            Ok(attached) => attached,
+            Err(missing) if missing.code == ErrorCode::NotFound => {
+                let plan = if session.attempt == 1 {
+                    driver.start(&start)
+                } else {
+                    let (phase, _) = repair(handle, driver, &start).await?;
+                    driver.resume(&start, phase)
+                };
+                let plan = plan.map_err(|e| ApiError::new(ErrorCode::Invalid, e.to_string()))?;
+                run(handle, session.op.clone(), plan, &detail).await?
+            }
+            Err(other) => return Err(other),
+        };
+        let view = attached.settled().await?;
+        let outcome = outcome_of(&view);
+        let wants = outcome.map_or(Ended::Resume, |outcome| driver.ended(&start, &outcome));
+        if wants == Ended::Done {
+            let ended = Event::SessionEnded {
+                session: id.clone(),
+                error: None,
+            };
+            return handle.record(vec![ended]).await.map(drop);
+        }
+        if session.stuck >= MAX_STUCK {
+            return Err(ApiError::new(
+                ErrorCode::Unavailable,
+                format!(
+                    "{} was lost {MAX_STUCK} times in a row without getting on",
+                    driver.name()
+                ),
+            ));
+        }
+        // A sandbox that is being stopped or restored answers when it is up again.
+        handle.start().await?;
+        commands_settled(handle).await?;
+        let (_, repaired) = repair(handle, driver, &start).await?;
+        let attempt = session.attempt + 1;
+        let resumed = Event::SessionResumed {
+            session: id.clone(),
+            attempt,
+            op: run_id(id, attempt)?,
+            repaired,
+        };
+        handle.record(vec![resumed]).await?;
+    }
+}
+
+/// Waits until every command that a harness began has settled.
+async fn commands_settled(handle: &Handle) -> Result<(), ApiError> {
+    loop {
+        let open = handle.ask(|reply| Request::OpenShimOps { reply }).await?;
+        if open.is_empty() {
+            return Ok(());
+        }
+        for op in open {
+            handle.attach(op).await?.settled().await?;
+        }
+    }
+}
+
+/// Writes what a plan needs and starts its program.
+async fn run(handle: &Handle, op: OpId, plan: Plan, detail: &Detail) -> Result<Attached, ApiError> {
+    let mut files = Vec::new();
+    for file in plan.files {
+        let old = match file.write {
+            Write::Replace => None,
+            Write::Keep | Write::Merge => read_file(handle, &file.path).await?,
+        };
+        let content = file
+            .content(old.as_deref())
+            .map_err(|e| ApiError::new(ErrorCode::Invalid, e.to_string()))?;
+        if let Some(bytes) = content {
+            files.push(PlanFile {
+                bytes,
+                write: Write::Replace,
+                ..file
+            });
+        }
+    }
+    write_files(handle, &files).await?;
+    let mut env = detail.env.clone();
+    env.extend(plan.env);
+    let spec = OpSpec {
+        argv: plan.argv,
+        cwd: Some(detail.cwd.clone()),
+        env,
+        user: None,
+        timeout_ms: None,
+        tty: detail.tty,
+        stdin: plan.stdin || detail.tty.is_some(),
+        replay: Replay::Never,
+        role: Role::Harness,
+    };
+    handle.exec(op, spec, Origin::Daemon).await
+}
+
+/// Reads the transcript, gives every dangling call its true result and writes it back, where that changed something.
+async fn repair(
+    handle: &Handle,
+    driver: &dyn Driver,
+    start: &Start,
+) -> Result<(Phase, Vec<OpId>), ApiError> {
+    let Some(at) = driver.transcript(start) else {
+        return Ok((Phase::Empty, Vec::new()));
+    };
+    let Some((path, mode, old)) = newest_file(handle, &at.dir, &at.suffix).await? else {
+        return Ok((Phase::Empty, Vec::new()));
+    };
+    let calls = handle.ops().await?;
+    let known: BTreeMap<&str, &OpView> = calls.iter().map(|v| (v.id.as_str(), v)).collect();
+    let dir = handle.state_dir();
+    let repaired = driver.repair(start, &old, &|call| {
+        result_of(known.get(call.id.as_str()).copied(), &dir)
+    });
+    let mut files = repaired.files;
+    if repaired.bytes.is_empty() {
+        let (ok, _, err) = helper(handle, "remove", &["remove", &path], None).await?;
+        if !ok {
+            return Err(ApiError::new(
+                ErrorCode::Unavailable,
+                format!("cannot remove {path} in the sandbox: {}", err.trim()),
+            ));
+        }
+    } else if repaired.bytes != old {
+        files.push(PlanFile {
+            path,
+            mode,
+            bytes: repaired.bytes,
+            write: Write::Replace,
+        });
+    }
+    write_files(handle, &files).await?;
+    let ids = repaired
+        .repaired
+        .iter()
+        .filter_map(|id| id.parse().ok())
+        .collect();
+    Ok((repaired.phase, ids))
+}
+
+/// What the journal knows of a tool call, in the driver's words.
+fn result_of(view: Option<&OpView>, dir: &std::path::Path) -> CallResult {
+    let Some(view) = view else {
+        return CallResult::NotStarted;
+    };
+    let read = |stream, length: Offset| {
+        let mut reader = spool::Reader::new(dir, &view.id, view.attempt, stream);
+        let length = usize::try_from(length.0.min(MAX_RESULT)).unwrap_or(usize::MAX);
+        reader.read(0, length).unwrap_or_default()
+    };
+    let mut output = read(Stream::Stdout, view.stdout_bytes);
+    output.extend(read(Stream::Stderr, view.stderr_bytes));
+    match outcome_of(view) {
+        Some(Outcome::Lost) => CallResult::Lost { output },
+        Some(outcome) => CallResult::Settled { outcome, output },
+        None => CallResult::Running { output },
+    }
+}
+
+fn outcome_of(view: &OpView) -> Option<Outcome> {
+    Some(match view.outcome.as_deref()? {
+        "exited" => Outcome::Exited {
+            exit_code: view.exit_code?,
+        },
+        "signaled" => Outcome::Signaled {
+            signal: view.signal?,
+        },
+        "timed_out" => Outcome::TimedOut,
+        "cancelled" => Outcome::Cancelled,
+        _ => Outcome::Lost,
+    })
+}
+
+/// Runs one of our own helpers inside the sandbox and returns how it ended and what it printed.
+async fn helper(
+    handle: &Handle,
+    what: &str,
+    args: &[&str],
+    input: Option<Vec<u8>>,
+) -> Result<(bool, Vec<u8>, String), ApiError> {
+    let id: OpId = format!("~{what}-{:012x}", rand::random::<u64>() >> 16)
+        .parse()
+        .map_err(|e| error::internal("no operation id", &e))?;
+    let argv = [protocol::paths::BIN, "__box"]
+        .iter()
+        .chain(args)
+        .map(|s| (*s).to_owned())
+        .collect();
+    let spec = OpSpec {
+        argv,
+        cwd: Some("/".to_owned()),
+        env: BTreeMap::new(),
+        user: None,
+        timeout_ms: None,
+        tty: None,
+        stdin: input.is_some(),
+        replay: Replay::Safe,
+        role: Role::Internal,
+    };
+    let mut attached = handle.exec(id.clone(), spec, Origin::Daemon).await?;
+    if let Some(input) = input {
+        feed(handle, &mut attached, Bytes::from(input)).await?;
+    }
+    let view = attached.settled().await?;
+    let dir = handle.state_dir();
+    let read = |stream, length: Offset| {
+        if length.0 > MAX_TRANSCRIPT {
+            return Err(ApiError::new(
+                ErrorCode::Invalid,
+                format!(
+                    "{} in the sandbox is over {MAX_TRANSCRIPT} bytes",
+                    args.join(" ")
+                ),
+            ));
+        }
+        let length = usize::try_from(length.0).unwrap_or(usize::MAX);
+        spool::Reader::new(&dir, &id, view.attempt, stream)
+            .read(0, length)
+            .map_err(|e| error::internal("the spool is not readable", &e))
+    };
+    let out = read(Stream::Stdout, view.stdout_bytes)?;
+    let err = String::from_utf8_lossy(&read(Stream::Stderr, view.stderr_bytes)?).into_owned();
+    Ok((view.exit_code == Some(0), out, err))
+}
+
+/// Sends all of `data` and the end of input, waiting for room.
+pub(crate) async fn feed(
+    handle: &Handle,
+    attached: &mut Attached,
+    data: Bytes,
+) -> Result<(), ApiError> {
+    let id = attached.view.id.clone();
+    let mut at = 0;
+    loop {
+        let end = (at + protocol::control::MAX_STDIN_CHUNK).min(data.len());
+        let last = end == data.len();
+        handle
+            .stdin(id.clone(), Offset(at as u64), data.slice(at..end), last)
+            .await?;
+        if last {
+            return Ok(());
+        }
+        let wanted = Offset(end as u64);
+        let state = attached
+            .stdin
+            .wait_for(|s| s.closed || s.offset >= wanted)
+            .await
+            .map_err(|_| ApiError::new(ErrorCode::Unavailable, "the sandbox was let go"))?;
+        if state.closed {
+            return Ok(());
+        }
+        at = end;
+    }
+}
+
+async fn read_file(handle: &Handle, path: &str) -> Result<Option<Vec<u8>>, ApiError> {
+    let (ok, bytes, _) = helper(handle, "read", &["read", path], None).await?;
+    Ok(ok.then_some(bytes))
+}
+
+async fn write_files(handle: &Handle, files: &[PlanFile]) -> Result<(), ApiError> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    let archive = archive(files).map_err(|e| error::internal("no archive could be made", &e))?;
+    let (ok, _, err) = helper(handle, "write", &["tar-in", "/"], Some(archive)).await?;
+    if ok {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        ErrorCode::Unavailable,
+        format!("cannot write into the sandbox: {}", err.trim()),
+    ))
+}
+
+fn archive(files: &[PlanFile]) -> std::io::Result<Vec<u8>> {
+    let mut out = tar::Builder::new(Vec::new());
+    for file in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(file.bytes.len() as u64);
+        header.set_mode(file.mode);
+        header.set_entry_type(tar::EntryType::Regular);
+        let now = crate::shared::now().0 / 1000;
+        header.set_mtime(now);
+        out.append_data(
+            &mut header,
+            file.path.trim_start_matches('/'),
+            file.bytes.as_slice(),
+        )?;
+    }
+    out.into_inner()
+}
+
+/// Returns path, mode and content of the last modified file in `dir` whose name ends with `suffix`.
+async fn newest_file(
+    handle: &Handle,
+    dir: &str,
+    suffix: &str,
+) -> Result<Option<(String, u32, Vec<u8>)>, ApiError> {
+    let (ok, bytes, _) = helper(handle, "read", &["tar-out", dir], None).await?;
+    if !ok {
+        return Ok(None);
+    }
+    let bad = |e: std::io::Error| error::internal("the sandbox's archive is not readable", &e);
+    let mut best: Option<(String, u32, Vec<u8>)> = None;
+    let mut best_at = 0;
+    let mut archive = tar::Archive::new(bytes.as_slice());
+    for entry in archive.entries().map_err(bad)? {
+        let mut entry = entry.map_err(bad)?;
+        let name = entry.path().map_err(bad)?;
+        let Some(name) = name.file_name().and_then(|n| n.to_str()).map(str::to_owned) else {
+            continue;
+        };
+        let modified = entry.header().mtime().map_err(bad)?;
+        // Within one second the name decides: it begins with a time in every harness that makes several.
+        let newer = best.as_ref().is_none_or(|(path, ..)| {
+            let known = path.rsplit('/').next().unwrap_or_default();
+            (modified, name.as_str()) > (best_at, known)
+        });
+        if entry.header().entry_type().is_file() && name.ends_with(suffix) && newer {
+            best_at = modified;
+            let mode = entry.header().mode().map_err(bad)?;
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).map_err(bad)?;
+            best = Some((
+                format!("{}/{name}", dir.trim_end_matches('/')),
+                mode,
+                content,
+            ));
+        }
+    }
+    Ok(best)
+}
+
+fn start_of(id: &SessionId, args: &[String], started: UnixMillis, detail: &Detail) -> Start {
+    Start {
+        args: args.to_vec(),
+        session: id.clone(),
+        started,
+        cwd: detail.cwd.clone(),
+        home: detail.home.clone(),
+        tty: detail.tty.is_some(),
+        dialect: if detail.openai {
+            Dialect::OpenAi
+        } else {
+            Dialect::Anthropic
+        },
+        model: detail.model.clone(),
+        program: match &detail.version {
+            Some(version) => Program::Layer {
+                version: version.clone(),
+            },
+            None => Program::Path,
+        },
+    }
+}
+
+/// The tested version where it is installed, else the last one installed.
+fn newest(installed: Vec<harness::install::Installed>, name: &str, tested: &str) -> Option<String> {
+    let mut versions: Vec<String> = installed
+        .into_iter()
+        .filter(|i| i.name == name)
+        .map(|i| i.version)
+        .collect();
+    versions.sort();
+    if versions.iter().any(|v| v == tested) {
+        Some(tested.to_owned())
+    } else {
+        versions.pop()
+    }
+}
+
+fn run_id(session: &SessionId, attempt: u32) -> Result<OpId, ApiError> {
+    let short: String = session.as_str().chars().take(8).collect();
+    format!("harness-{short}.{attempt}")
+        .parse()
+        .map_err(|e| error::internal("no operation id", &e))
+}
+
+/// A random (version 4) UUID: harnesses want their session ids in this form.
+fn uuid() -> String {
+    let mut b: [u8; 16] = rand::random();
+    b[6] = b[6] & 0x0f | 0x40;
+    b[8] = b[8] & 0x3f | 0x80;
+    let hex: String = b.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}
+
+/// How long a client's question about a session is held open before it is answered as it stands.
+pub(crate) const LONG_POLL: Duration = Duration::from_secs(30);

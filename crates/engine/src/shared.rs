@@ -1,0 +1,63 @@
+//! What every sandbox's task shares: the journal, the pool, the isolation level and where things are.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use protocol::{SandboxId, UnixMillis};
+
+/// Where things are.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The data directory.
+    pub data: PathBuf,
+    /// The `durable` binary, which is also the supervisor.
+    pub binary: PathBuf,
+    /// Cuts kept per sandbox; older ones go back to the pool.
+    pub keep_cuts: usize,
+    /// Who we are, for people: host name and process id.
+    pub node: String,
+}
+
+/// What every sandbox's task shares.
+pub struct Shared {
+    /// The event log.
+    pub store: Arc<dyn journal::Store>,
+    /// The writable state.
+    pub pool: Arc<dyn workspace::Pool>,
+    /// How sandboxes are isolated.
+    pub level: Arc<dyn isolation::Level>,
+    /// The host process that asks model endpoints.
+    pub relay: gateway::RelayHandle,
+    /// Where things are.
+    pub config: Config,
+}
+
+impl Shared {
+    /// Returns the host-side state directory of a sandbox.
+    #[must_use]
+    pub fn state_dir(&self, id: SandboxId) -> PathBuf {
+        self.config.data.join("sandboxes").join(id.to_string())
+    }
+
+    /// Returns the file that holds a sandbox's model endpoint and key.
+    #[must_use]
+    pub fn secret_file(&self, id: SandboxId) -> PathBuf {
+        self.config.data.join("secrets").join(format!("{id}.json"))
+    }
+
+    /// Returns where harnesses are installed.
+    #[must_use]
+    pub fn harness_dir(&self) -> PathBuf {
+        self.config.data.join("harness")
+    }
+}
+
+/// Returns the wall clock. For people only.
+#[must_use]
+pub(crate) fn now() -> UnixMillis {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    UnixMillis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,337 @@
+//! The bodies of the public HTTP API, as the daemon writes them and every client reads them.
+//!
+//! A field may be added; none changes its meaning. The OpenAPI document is generated from these types.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Boot, CrashPolicy, CutId, Epoch, Image, Limits, Offset, OpId, Origin, Role, SandboxName, Seq,
+    SessionId, UnixMillis,
+};
+
+/// Creates a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct CreateSandbox {
+    /// What to call it; unique among living sandboxes.
+    pub name: SandboxName,
+    /// `host` or `dir:PATH`.
+    #[serde(default = "host")]
+    pub image: Image,
+    /// What it may use.
+    #[serde(default)]
+    pub limits: Limits,
+    /// What its files look like after a crash.
+    #[serde(default)]
+    pub on_crash: CrashPolicy,
+    /// Environment of every operation.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Working directory of an operation that names none; `/workspace` where not given.
+    #[serde(default)]
+    pub cwd: Option<String>,
+}
+
+fn host() -> Image {
+    Image::Host
+}
+
+/// Whether processes can run in a sandbox now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxState {
+    /// No process; the next operation starts it.
+    Stopped,
+    /// It is being started.
+    Starting,
+    /// Its supervisor is reachable.
+    Running,
+    /// It is being stopped.
+    Stopping,
+    /// Its journal and its supervisor disagree, or the journal is damaged; nothing goes on.
+    Damaged,
+}
+
+/// One sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct SandboxView {
+    /// What it is called.
+    pub name: SandboxName,
+    /// Whether processes can run in it now.
+    pub state: SandboxState,
+    /// What is wrong with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Its image.
+    pub image: Image,
+    /// When it was created.
+    pub created_at_ms: UnixMillis,
+    /// Its supervisor's boot, while one runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<Boot>,
+    /// The journal's last event.
+    pub seq: Seq,
+    /// The daemon's fencing number.
+    pub epoch: Epoch,
+    /// Operations that have not settled.
+    pub open_ops: Vec<OpId>,
+    /// Operations in all.
+    pub ops: u64,
+    /// The last cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_cut: Option<CutId>,
+    /// The session that goes on, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+}
+
+/// How far an operation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OpPhase {
+    /// Journaled, not known to be started.
+    Intended,
+    /// Started.
+    Running,
+    /// Ended.
+    Settled,
+}
+
+/// One operation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct OpView {
+    /// Its id.
+    pub id: OpId,
+    /// How far it is.
+    pub state: OpPhase,
+    /// `exited`, `signaled`, `timed_out`, `cancelled` or `lost`, once settled.
+    pub outcome: Option<String>,
+    /// The true exit status of an `exited` one.
+    pub exit_code: Option<u8>,
+    /// The signal of a `signaled` one.
+    pub signal: Option<u8>,
+    /// Bytes of stdout: when it settled, or so far.
+    pub stdout_bytes: Offset,
+    /// Bytes of stderr: when it settled, or so far.
+    pub stderr_bytes: Offset,
+    /// The cut taken after it; none where it changed nothing.
+    pub cut: Option<CutId>,
+    /// What went wrong besides the outcome.
+    pub error: Option<String>,
+    /// Milliseconds from start to end, once settled.
+    pub duration_ms: Option<u64>,
+    /// Which run of it this is; more than 1 only where `replay` allowed it.
+    pub attempt: u32,
+    /// Who asked for it.
+    pub origin: Origin,
+    /// Which part it plays.
+    pub role: Role,
+    /// Where its intent stands in the journal.
+    pub intent_seq: Seq,
+    /// Where its settlement stands in the journal.
+    pub settled_seq: Option<Seq>,
+    /// When it was asked for.
+    pub created_at_ms: UnixMillis,
+    /// Program and arguments.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub argv: Vec<String>,
+    /// Working directory, where one was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+}
+
+/// Input that an operation took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct StdinView {
+    /// The next byte wanted.
+    pub offset: Offset,
+    /// Whether it takes no more.
+    pub closed: bool,
+}
+
+/// Starts a harness session.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct StartSession {
+    /// `claude` or `pi`.
+    pub harness: String,
+    /// The harness's own arguments.
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// Working directory; the sandbox's default where not given.
+    #[serde(default)]
+    pub cwd: Option<String>,
+    /// A terminal of this size.
+    #[serde(default)]
+    pub tty: Option<crate::TtySize>,
+    /// Where model requests go, such as `https://api.anthropic.com`; as before where not given.
+    #[serde(default)]
+    pub model_url: Option<String>,
+    /// The real key, read on the host. Kept outside the sandbox, never journaled.
+    #[serde(default)]
+    pub model_key: Option<String>,
+    /// `anthropic` or `openai`: what the endpoint speaks. The harness's own where not given.
+    #[serde(default)]
+    pub model_api: Option<String>,
+    /// The model to ask for.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Environment added to the harness's.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+}
+
+// The key must not reach a log by way of `{:?}`.
+impl std::fmt::Debug for StartSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StartSession")
+            .field("harness", &self.harness)
+            .field("args", &self.args)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct SessionView {
+    /// Its id.
+    pub id: SessionId,
+    /// Which harness.
+    pub harness: String,
+    /// The harness's arguments.
+    pub args: Vec<String>,
+    /// 1 plus the number of resumptions.
+    pub attempt: u32,
+    /// The operations that ran it, in order; the last one runs it now.
+    pub runs: Vec<OpId>,
+    /// Whether it ended.
+    pub ended: bool,
+    /// Why it was given up.
+    pub error: Option<String>,
+}
+
+/// One event as clients see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct EventView {
+    /// Its place.
+    pub seq: Seq,
+    /// The epoch it was written under.
+    pub epoch: Epoch,
+    /// When it was written.
+    pub at_ms: UnixMillis,
+    /// The chain hash over it and everything before it, in hex.
+    pub hash: String,
+    /// What happened: `kind` and its fields.
+    #[serde(flatten)]
+    #[schema(value_type = Object)]
+    pub event: serde_json::Value,
+}
+
+/// How the daemon is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Health {
+    /// Its version.
+    pub version: String,
+    /// Its process id.
+    pub pid: u32,
+    /// Which pool keeps the workspaces: `btrfs` or `copy`.
+    pub pool: String,
+    /// Sandboxes it owns.
+    pub sandboxes: u64,
+}
+
+/// The frames of a followed operation: `u8 kind | u64 offset (LE) | u32 length (LE) | bytes`.
+///
+/// Made for clients that want both streams, exact bytes and the settlement over one connection.
+pub mod frames {
+    use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+    /// Bytes in front of each frame's content.
+    pub const HEADER: usize = 13;
+    /// The longest content.
+    pub const MAX: usize = 8 << 20;
+
+    /// What a frame holds.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Kind {
+        /// Bytes of stdout from `offset` on.
+        Stdout,
+        /// Bytes of stderr from `offset` on.
+        Stderr,
+        /// An [`super::OpView`] as JSON: the operation is known; the first frame.
+        Known,
+        /// An [`super::OpView`] as JSON: it settled; the last frame.
+        Settled,
+        /// A [`crate::ApiError`] as JSON; the last frame.
+        Error,
+    }
+
+    impl Kind {
+        fn number(self) -> u8 {
+            match self {
+                Self::Stdout => 1,
+                Self::Stderr => 2,
+                Self::Known => 3,
+                Self::Settled => 4,
+                Self::Error => 5,
+            }
+        }
+
+        fn of(number: u8) -> Option<Self> {
+            Some(match number {
+                1 => Self::Stdout,
+                2 => Self::Stderr,
+                3 => Self::Known,
+                4 => Self::Settled,
+                5 => Self::Error,
+                _ => return None,
+            })
+        }
+    }
+
+    /// Returns the header of a frame; its content follows.
+    #[must_use]
+    pub fn header(kind: Kind, offset: u64, length: u32) -> [u8; HEADER] {
+        let mut out = [0; HEADER];
+        out[0] = kind.number();
+        out[1..9].copy_from_slice(&offset.to_le_bytes());
+        out[9..].copy_from_slice(&length.to_le_bytes());
+        out
+    }
+
+    /// Returns a whole frame.
+    #[must_use]
+    pub fn frame(kind: Kind, offset: u64, content: &[u8]) -> Bytes {
+        let length = u32::try_from(content.len()).unwrap_or(u32::MAX);
+        let mut out = BytesMut::with_capacity(HEADER + content.len());
+        out.put_slice(&header(kind, offset, length));
+        out.put_slice(content);
+        out.freeze()
+    }
+
+    /// Takes one frame off the front; `Ok(None)` while it is incomplete.
+    ///
+    /// # Errors
+    /// An unknown kind or a length over [`MAX`]: the peer is no daemon of ours.
+    pub fn take(input: &mut BytesMut) -> Result<Option<(Kind, u64, Bytes)>, crate::CodecError> {
+        let Some(head) = input.first_chunk::<HEADER>() else {
+            return Ok(None);
+        };
+        let Some(kind) = Kind::of(head[0]) else {
+            return Err(crate::CodecError::Content(format!(
+                "frame kind {}",
+                head[0]
+            )));
+        };
+        let mut rest = &head[1..];
+        let (offset, length) = (rest.get_u64_le(), rest.get_u32_le() as usize);
+        if length > MAX {
+            return Err(crate::CodecError::TooLong(length));
+        }
+        if input.len() < HEADER + length {
+            return Ok(None);
+        }
+        input.advance(HEADER);
+        Ok(Some((kind, offset, input.split_to(length).freeze())))
+    }
+}

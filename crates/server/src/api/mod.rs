@@ -1,0 +1,56 @@
+//! The routes, one file per noun.
+
+pub(crate) mod journal;
+pub(crate) mod ops;
+pub(crate) mod sandboxes;
+pub(crate) mod sessions;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::routing::{get, post, put};
+use engine::Engine;
+
+/// The longest request body: a piece of input, or a command with a large environment.
+const MAX_BODY: usize = 64 << 20;
+
+pub(crate) fn router() -> Router<Arc<Engine>> {
+    Router::new()
+        .route("/v1/health", get(sandboxes::health))
+        .route("/v1/openapi.json", get(crate::openapi::serve))
+        .route(
+            "/v1/sandboxes",
+            get(sandboxes::list).post(sandboxes::create),
+        )
+        .route(
+            "/v1/sandboxes/{name}",
+            get(sandboxes::show).delete(sandboxes::remove),
+        )
+        .route("/v1/sandboxes/{name}/start", post(sandboxes::start))
+        .route("/v1/sandboxes/{name}/stop", post(sandboxes::stop))
+        .route("/v1/sandboxes/{name}/journal", get(journal::read))
+        .route("/v1/sandboxes/{name}/ops", get(ops::list))
+        .route(
+            "/v1/sandboxes/{name}/ops/{op}",
+            get(ops::show).put(ops::exec),
+        )
+        .route("/v1/sandboxes/{name}/ops/{op}/frames", get(ops::frames))
+        .route(
+            "/v1/sandboxes/{name}/ops/{op}/output/{stream}",
+            get(ops::output),
+        )
+        .route("/v1/sandboxes/{name}/ops/{op}/stdin", put(ops::stdin))
+        .route("/v1/sandboxes/{name}/ops/{op}/signal", post(ops::signal))
+        .route("/v1/sandboxes/{name}/ops/{op}/cancel", post(ops::cancel))
+        .route("/v1/sandboxes/{name}/ops/{op}/resize", post(ops::resize))
+        .route(
+            "/v1/sandboxes/{name}/sessions",
+            get(sessions::list).post(sessions::start),
+        )
+        .route(
+            "/v1/sandboxes/{name}/sessions/{session}",
+            get(sessions::show),
+        )
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+}
