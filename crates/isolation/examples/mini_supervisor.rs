@@ -1,7 +1,14 @@
 //! The smallest PID 1 that a sandbox can have: runs commands that it is sent and answers with their output.
 //!
 //! A request is one line of JSON, `{"argv": [...], "uid": 0}`; the answer is one, `{"code", "signal", "out", "err"}`.
-//! With the single argument `refuse` it enters and ends without serving.
+//! With the single argument `refuse` it enters and ends without serving. As `ls PATH` and `cat PATH` it is the one program
+//! in an image that has no other.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program, not a library"
+)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -11,10 +18,21 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["ls", path] => return list(path),
+        ["cat", path] => {
+            return print!(
+                "{}",
+                std::fs::read_to_string(path).unwrap_or_else(|e| e.to_string())
+            );
+        }
+        _ => {}
+    }
     let Ok(entered) = isolation::container::enter() else {
         std::process::exit(1)
     };
-    if std::env::args().nth(1).as_deref() == Some("refuse") {
+    if args == ["refuse"] {
         eprintln!("not today");
         return;
     }
@@ -25,6 +43,19 @@ fn main() {
     let _kept = (entered.state, entered.model, entered.shim);
     for connection in entered.control.incoming().flatten() {
         std::thread::spawn(move || serve(connection));
+    }
+}
+
+fn list(path: &str) {
+    let mut names: Vec<_> = std::fs::read_dir(path)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| e.file_name())
+        .collect();
+    names.sort();
+    for name in names {
+        println!("{}", name.to_string_lossy());
     }
 }
 

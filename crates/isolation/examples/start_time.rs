@@ -3,6 +3,8 @@
 //! `cargo run --release -p durable-isolation --example start_time [RUNS]`, as root. Needs the example `mini_supervisor`
 //! beside it. Everything is interleaved; medians and the fifth and ninety-fifth percentile in milliseconds.
 
+#![expect(clippy::print_stdout, reason = "a program, not a library")]
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use protocol::Limits;
@@ -104,38 +105,12 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Makes a group under a name that is free in all hierarchies; none where there is no hierarchy.
-    pub(super) fn create(&self) -> Result<Option<Group>, Error> {
-        let mut serial = 0_u64;
-        while !self.hierarchies.is_empty() {
-            let name = format!("{}-{serial}", std::process::id());
-            serial += 1;
-            let group = self.group(&name);
-            let mut taken = false;
-            for (nth, (_, dir)) in group.dirs.iter().enumerate() {
-                match make_group(dir) {
-                    Ok(()) => {}
-                    Err(error) => {
-                        for (_, made) in &group.dirs[..nth] {
-                            // Empty and ours since a moment; what could fail here, the next sweep finds.
-                            let _ignored = fs::remove_dir(made);
-                        }
-                        if error.kind() != io::ErrorKind::AlreadyExists {
-                            return Err(Error::step(
-                                format!("make the cgroup {}", dir.display()),
-                                error,
-                            ));
-                        }
-                        taken = true;
-                        break;
-                    }
-                }
-            }
-            if !taken {
-                return Ok(Some(group));
-            }
+    /// Names a group that nobody had before; none where there is no hierarchy. Nothing is made yet.
+    pub(super) fn fresh(&self) -> Result<Option<Group>, Error> {
+        if self.hierarchies.is_empty() {
+            return Ok(None);
         }
-        Ok(None)
+        Ok(Some(self.group(&fresh_name()?)))
     }
 
     /// Returns the group of this name, which may or may not exist.
@@ -263,6 +238,17 @@ fn parse_mounts(mountinfo: &str) -> Vec<(Version, PathBuf, BTreeSet<&'static str
         .collect()
 }
 
+/// A name that is never used twice in a boot of the machine: an old note must not lead to a new sandbox's group.
+fn fresh_name() -> Result<String, Error> {
+    static SERIAL: AtomicU64 = AtomicU64::new(0);
+    let pid = std::process::id();
+    let start = super::record::start_time(pid.cast_signed())?;
+    Ok(format!(
+        "{pid}-{start}-{}",
+        SERIAL.fetch_add(1, Ordering::Relaxed)
+    ))
+}
+
 /// Makes a group; its parent may have been swept away by another daemon meanwhile.
 fn make_group(dir: &Path) -> io::Result<()> {
     match fs::create_dir(dir) {
@@ -282,6 +268,23 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// Makes it, in all hierarchies or in none.
+    pub(super) fn make(&self) -> Result<(), Error> {
+        for (nth, (_, dir)) in self.dirs.iter().enumerate() {
+            if let Err(error) = make_group(dir) {
+                for (_, made) in &self.dirs[..nth] {
+                    // Empty and ours since a moment; what could fail here, the next sweep finds.
+                    let _ignored = fs::remove_dir(made);
+                }
+                return Err(Error::step(
+                    format!("make the cgroup {}", dir.display()),
+                    error,
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Moves a process in. The first of several writes may wait for the kernel for some milliseconds.
     pub(super) fn add(&self, pid: u32) -> Result<(), Error> {
         for (_, dir) in &self.dirs {

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use protocol::{Limits, paths};
 use rustix::fs::{Mode, OFlags};
@@ -127,12 +127,13 @@ fn wait_for_plan(link: &Link) -> Result<Box<Plan>, Error> {
     }
 }
 
-/// Removes the cgroups that this unused launcher is in.
-fn leave_groups(groups: &[(std::path::PathBuf, std::path::PathBuf)]) {
-    for (group, outside) in groups {
+/// Removes the cgroups of this unused launcher, as many as were made.
+fn leave_groups(groups: &[(PathBuf, PathBuf)]) {
+    let own = std::process::id().to_string();
+    for (group, outside) in groups.iter().filter(|(group, _)| group.exists()) {
         // What cannot be removed now is found by the next daemon's sweep.
-        let _ignored = fs::write(outside.join("cgroup.procs"), std::process::id().to_string())
-            .and_then(|()| fs::remove_dir(group));
+        let _ignored = fs::write(outside.join("cgroup.procs"), &own);
+        let _ignored = fs::remove_dir(group);
     }
 }
 

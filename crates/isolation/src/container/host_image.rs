@@ -158,8 +158,12 @@ const WITNESSES: &[&str] = &[
     "/lib",
 ];
 
-/// Returns the generated root below `home`, making it if there is none for the host as it is.
-pub(super) fn prepare(home: &Path) -> Result<PathBuf, Error> {
+/// Where in the data directory the generated roots are.
+const HOME: &str = "image-host";
+
+/// Returns the generated root in data directory `data`, making it if there is none for the host as it is.
+pub(super) fn prepare(data: &Path) -> Result<PathBuf, Error> {
+    let home = data.join(HOME);
     let name = fingerprint();
     let root = home.join(&name);
     if root.is_dir() {
@@ -185,13 +189,14 @@ pub(super) fn prepare(home: &Path) -> Result<PathBuf, Error> {
     Ok(root)
 }
 
-/// Removes generated roots other than the current one and those in `used`. Returns how many.
-pub(super) fn sweep(home: &Path, used: &[PathBuf]) -> Result<usize, Error> {
+/// Removes generated roots other than the current one. Returns how many.
+pub(super) fn sweep(data: &Path) -> Result<usize, Error> {
+    let home = data.join(HOME);
     let current = home.join(fingerprint());
     let mut removed = 0;
     for entry in fs::read_dir(home).into_iter().flatten().flatten() {
         let path = entry.path();
-        if path != current && !used.contains(&path) {
+        if path != current {
             remove(&path).map_err(|e| Error::step(format!("remove {}", path.display()), e))?;
             removed += 1;
         }
@@ -376,14 +381,13 @@ mod tests {
     }
 
     #[test]
-    fn only_unused_roots_are_swept() {
+    fn only_old_roots_are_swept() {
         let dir = tempfile::tempdir().unwrap();
         let current = prepare(dir.path()).unwrap();
-        let (old, used) = (dir.path().join("old"), dir.path().join("used"));
+        let old = current.with_file_name("old");
         fs::create_dir(&old).unwrap();
-        fs::create_dir(&used).unwrap();
-        assert_eq!(sweep(dir.path(), std::slice::from_ref(&used)).unwrap(), 1);
-        assert!(current.exists() && used.exists() && !old.exists());
+        assert_eq!(sweep(dir.path()).unwrap(), 1);
+        assert!(current.exists() && !old.exists());
     }
 
     #[test]

@@ -80,9 +80,8 @@ impl Launcher {
             link,
             group: None,
         };
-        launcher.group = cgroups.create()?;
-        if let Some(group) = &launcher.group {
-            group.add(launcher.child.id())?;
+        if let Some(group) = cgroups.fresh()? {
+            // Told before they are made: if we are killed at any moment from here, the launcher removes them.
             let park = ToLauncher::Park {
                 groups: group.exits(),
             };
@@ -90,6 +89,9 @@ impl Launcher {
                 .link
                 .send_json(&park)
                 .map_err(|e| Error::step("talk to the launcher", e))?;
+            let group = launcher.group.insert(group);
+            group.make()?;
+            group.add(launcher.child.id())?;
         }
         Ok(launcher)
     }

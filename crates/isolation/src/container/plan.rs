@@ -1,11 +1,13 @@
 //! What the daemon decided about a sandbox's world; the launcher only carries it out.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use protocol::Limits;
+use protocol::{Image, Limits};
 use serde::{Deserialize, Serialize};
 
+use super::host_image;
 use super::ids::IdMap;
+use crate::{Error, StartSpec};
 
 /// Everything that PID 1 needs to know.
 #[derive(Debug, Serialize, Deserialize)]
@@ -62,4 +64,83 @@ pub(super) enum Owners {
     SameIfPossible,
     /// As nobody's, so that only what everybody may read is readable.
     Nobody,
+}
+
+impl Plan {
+    /// Decides; makes nothing but the generated root of `image: host` in the data directory.
+    pub(super) fn of(spec: &StartSpec, data: &Path) -> Result<Self, Error> {
+        let ids = IdMap::choose(spec.sandbox)?;
+        let upper = find(&spec.upper, "upper directory")?;
+        let work = find(&spec.work, "work directory")?;
+        let state = find(&spec.state, "state directory")?;
+        let head = common(&upper, &work);
+        let (lower, system) = match &spec.image {
+            Image::Host => {
+                let hidden = [data, &upper, &work, &state];
+                (host_image::prepare(data)?, host_image::trees(&hidden)?)
+            }
+            Image::Dir(path) => (image_directory(path, &[&upper, &work, &state])?, Vec::new()),
+        };
+        let tree = |source, place, owners| Tree {
+            source,
+            place,
+            owners,
+        };
+        let binary = find(&spec.binary, "binary")?;
+        let mut trees = vec![
+            tree(lower, Place::Lower, Owners::Same),
+            tree(head.clone(), Place::Head, Owners::Same),
+            tree(state, Place::State, Owners::SameIfPossible),
+            tree(binary, Place::Binary, Owners::SameIfPossible),
+        ];
+        if let Some(harnesses) = &spec.harness_dir {
+            let harnesses = find(harnesses, "harness directory")?;
+            trees.push(tree(harnesses, Place::Harness, Owners::SameIfPossible));
+        }
+        trees.extend(system);
+        let relative = |path: &Path| path.strip_prefix(&head).unwrap_or(path).to_owned();
+        Ok(Self {
+            hostname: spec.hostname.clone(),
+            limits: spec.limits.clone(),
+            ids,
+            upper: relative(&upper),
+            work: relative(&work),
+            trees,
+            trees_come: match ids {
+                IdMap::Range { .. } => TreesCome::FromDaemon,
+                IdMap::Delegated { .. } | IdMap::Single { .. } => TreesCome::FromPaths,
+            },
+        })
+    }
+}
+
+/// Returns the true path of something that must exist.
+pub(super) fn find(path: &Path, what: &str) -> Result<PathBuf, Error> {
+    path.canonicalize()
+        .map_err(|e| Error::step(format!("find the {what} {}", path.display()), e))
+}
+
+/// The image's directory, if it can serve as the layer under `hidden`.
+fn image_directory(path: &Path, hidden: &[&Path]) -> Result<PathBuf, Error> {
+    let refuse = |why: String| Error::Image {
+        path: path.to_owned(),
+        why,
+    };
+    let found = path.canonicalize().map_err(|e| refuse(e.to_string()))?;
+    if !found.is_dir() {
+        return Err(refuse("it is no directory".to_owned()));
+    }
+    match hidden.iter().find(|h| h.starts_with(&found)) {
+        Some(inside) => Err(refuse(format!(
+            "it contains the sandbox's own {}",
+            inside.display()
+        ))),
+        None => Ok(found),
+    }
+}
+
+/// The deepest directory that holds both.
+fn common(a: &Path, b: &Path) -> PathBuf {
+    let both = a.components().zip(b.components());
+    both.take_while(|(x, y)| x == y).map(|(x, _)| x).collect()
 }

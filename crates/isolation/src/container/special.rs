@@ -61,7 +61,10 @@ pub(super) struct Special {
 
 impl Special {
     /// Makes them. Call it with the sandbox's ids and in its namespaces.
-    pub(super) fn open(has_groups: bool) -> Result<Self, Error> {
+    ///
+    /// What lies in `/dev/shm` is memory that no kill gives back, so it may be half of `memory` at most: else filling it
+    /// would take PID 1 along.
+    pub(super) fn open(has_groups: bool, memory: Option<u64>) -> Result<Self, Error> {
         let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         let inert = quiet | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let pts: &[_] = if has_groups {
@@ -73,6 +76,7 @@ impl Special {
         for (name, major, minor) in DEVICES {
             devices.push((name, device(name, major, minor)?));
         }
+        let half = memory.map_or_else(|| "50%".to_owned(), |bytes| (bytes / 2).to_string());
         let private = [("mode", "0755"), ("size", "1m"), ("nr_inodes", "64")];
         Ok(Self {
             proc: make("proc", &[], inert).map_err(procfs_hint)?,
@@ -88,7 +92,7 @@ impl Special {
                 pts,
                 MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC,
             )?,
-            shm: make("tmpfs", &[("mode", "1777")], inert)?,
+            shm: make("tmpfs", &[("mode", "1777"), ("size", &half)], inert)?,
             opt: make("tmpfs", &private, quiet)?,
             run: make("tmpfs", &private, inert)?,
         })

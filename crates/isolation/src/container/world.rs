@@ -23,7 +23,7 @@ pub(super) fn build(plan: &Plan, trees: &[(Place, OwnedFd)]) -> Result<OwnedFd, 
     // Nothing that happens here may travel to the host, and nothing of the host's here.
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private).map_err(|e| Error::step("make mounts private", e))?;
-    let special = Special::open(plan.ids.has_groups())?;
+    let special = Special::open(plan.ids.has_groups(), plan.limits.memory_bytes)?;
     let root = Root::new(overlay(plan, trees)?);
     leave_host(&root)?;
     for (place, mount) in trees {

@@ -83,21 +83,34 @@ fn limits_are_written_in_the_words_of_each_version() {
 }
 
 #[test]
-fn a_name_that_is_taken_in_one_hierarchy_is_used_in_none() {
+fn a_group_is_in_all_hierarchies_or_in_none_and_its_name_is_new() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let hierarchies = vec![
-        hierarchy(Version::One, a.path(), &["pids"]),
-        hierarchy(Version::One, b.path(), &["memory"]),
-    ];
+    let blocked = b.path().join("file");
+    let hierarchies = |second: &Path| {
+        let both = [(a.path(), "pids"), (second, "memory")];
+        both.iter()
+            .map(|(dir, controller)| hierarchy(Version::One, dir, &[controller]))
+            .collect()
+    };
     let groups = Cgroups {
-        hierarchies,
+        hierarchies: hierarchies(b.path()),
         refused: vec![],
     };
-    let taken = format!("{}-0", std::process::id());
-    fs::create_dir(b.path().join(&taken)).unwrap();
-    let group = groups.create().unwrap().unwrap();
-    assert_ne!(group.name, taken);
-    assert!(!a.path().join(&taken).exists());
-    assert_eq!(group.end().unwrap(), (0, 2));
-    assert_eq!(groups.names(), BTreeSet::from([taken]));
+    let (first, second) = (
+        groups.fresh().unwrap().unwrap(),
+        groups.fresh().unwrap().unwrap(),
+    );
+    first.make().unwrap();
+    second.make().unwrap();
+    assert_ne!(first.name, second.name);
+    assert_eq!(first.end().unwrap(), (0, 2));
+    assert_eq!(groups.names(), BTreeSet::from([second.name.clone()]));
+    assert_eq!(second.end().unwrap(), (0, 2));
+    fs::write(&blocked, "").unwrap();
+    let groups = Cgroups {
+        hierarchies: hierarchies(&blocked),
+        refused: vec![],
+    };
+    groups.fresh().unwrap().unwrap().make().unwrap_err();
+    assert_eq!(fs::read_dir(a.path()).unwrap().count(), 0);
 }
