@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn no_more_waits_than_the_bound_and_a_cut_piece_has_no_end() {
         let input = Input::new(Kind::Pipe);
-        let much = Bytes::from(vec![0; MAX_WAITING as usize + 5]);
+        let much = Bytes::from(vec![0; usize::try_from(MAX_WAITING).unwrap() + 5]);
         assert_eq!(
             input.feed(Offset(0), much, true),
             Some((Offset(MAX_WAITING), false))

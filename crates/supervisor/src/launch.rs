@@ -192,7 +192,7 @@ impl Launcher {
             stdio,
             terminal,
             proc: self.proc.as_ref().map(|fd| fd.as_fd()),
-            nofile: self.nofile.clone(),
+            nofile: self.nofile,
         })
     }
 }

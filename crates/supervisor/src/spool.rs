@@ -372,7 +372,11 @@ mod tests {
         );
         let mut sent: Vec<u8> = Vec::new();
         for round in 0..20u8 {
-            let piece: Vec<u8> = (0..5000).map(|n| (n as u8).wrapping_mul(round)).collect();
+            let piece: Vec<u8> = (0..=u8::MAX)
+                .cycle()
+                .take(5000)
+                .map(|n| n ^ round)
+                .collect();
             rustix::io::write(&write, &piece).unwrap();
             sent.extend(&piece);
             while sink.step(&read, 3000).unwrap() == Step::Moved {}

@@ -19,7 +19,7 @@ const COMPACT_AT: u64 = 8 << 20;
 /// A table beyond this is rewritten when it is opened.
 const COMPACT_ON_OPEN: u64 = 256 << 10;
 /// The first and the largest piece of zeros added at one time.
-const GROW: (u64, u64) = (64 << 10, 1 << 20);
+const GROW: (usize, usize) = (64 << 10, 1 << 20);
 /// How often a full disk is asked again; there is no event for it.
 const FULL_DISK: Duration = Duration::from_millis(100);
 /// The name of a table that is being written anew.
@@ -135,9 +135,14 @@ impl Writer {
         }
         let end = self.end + frame.len() as u64;
         while self.size < end {
-            let zeros = self.size.clamp(GROW.0, GROW.1);
-            write_at(&self.file, &vec![0; zeros as usize], self.size)?;
-            self.size += zeros;
+            let zeros = vec![
+                0;
+                usize::try_from(self.size)
+                    .unwrap_or(GROW.1)
+                    .clamp(GROW.0, GROW.1)
+            ];
+            write_at(&self.file, &zeros, self.size)?;
+            self.size += zeros.len() as u64;
         }
         write_at(&self.file, &frame, self.end)?;
         rustix::fs::fdatasync(&self.file)?;
@@ -158,8 +163,8 @@ impl Writer {
             encode_all(records, &mut content)?;
         }
         let end = content.len() as u64;
-        let size = (end + GROW.0).next_multiple_of(GROW.0);
-        content.resize(size as usize, 0);
+        content.resize((content.len() + GROW.0).next_multiple_of(GROW.0), 0);
+        let size = content.len() as u64;
         write_at(&file, &content, 0)?;
         rustix::fs::fsync(&file)?;
         rustix::fs::renameat(&self.state, NEW, &self.state, TABLE)?;

@@ -267,8 +267,7 @@ fn set_limits(launch: &Launch<'_>) {
         maximum: Some(0),
     };
     let _core: Result<_, Errno> = rustix::process::setrlimit(Resource::Core, none);
-    let _nofile: Result<_, Errno> =
-        rustix::process::setrlimit(Resource::Nofile, launch.nofile.clone());
+    let _nofile: Result<_, Errno> = rustix::process::setrlimit(Resource::Nofile, launch.nofile);
     let file = launch.proc.map(|proc| {
         rustix::fs::openat(
             proc,

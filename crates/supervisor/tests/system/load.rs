@@ -36,7 +36,7 @@ fn two_thousand_in_a_row_leave_nothing_behind() {
     let mut daemon = world.daemon(1);
     let mut one = |n: u64| {
         let op = format!("op-{n}");
-        let run = if n % 2 == 0 {
+        let run = if n.is_multiple_of(2) {
             argv(&["true"])
         } else {
             argv(&["echo", "x"])
