@@ -155,14 +155,19 @@ pub(crate) fn mkfs() -> Option<PathBuf> {
 
 /// Attaches and mounts. Returns whether the mount is ours.
 fn mount_image(image: &Path, at: &Path) -> Result<bool> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(image)
-        .map_err(Error::io("open", image))?;
-    // Somebody who opens the pool at the same moment waits until we have attached it, and finds that.
-    rustix::fs::flock(&file, FlockOperation::LockExclusive)
+    let open = || {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(image)
+            .map_err(Error::io("open", image))
+    };
+    // Somebody who opens the pool at the same moment waits until we have attached it, and finds that. The lock has a
+    // descriptor of its own, for the loop device keeps the one it is given.
+    let lock = open()?;
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive)
         .map_err(|e| Error::errno("lock", image, e))?;
+    let file = open()?;
     fs::create_dir_all(at).map_err(Error::io("make the directory", at))?;
     if mounted_there(&file, at)? {
         return Ok(false);
@@ -193,8 +198,8 @@ fn mounted_there(image: &File, at: &Path) -> Result<bool> {
     if !is_btrfs(at) || device_of(at)? == device_of(below)? {
         return Ok(false);
     }
-    let table = fs::read_to_string("/proc/self/mountinfo")
-        .map_err(Error::io("read", "/proc/self/mountinfo"))?;
+    let table = fs::read_to_string("/proc/thread-self/mountinfo")
+        .map_err(Error::io("read", "/proc/thread-self/mountinfo"))?;
     // id parent dev root MOUNT-POINT options [tags] - type SOURCE super-options; the last line for a place is on top.
     let source = table.lines().rev().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
