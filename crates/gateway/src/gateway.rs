@@ -1,7 +1,7 @@
 //! The gateway of one sandbox, as the engine sees it.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use protocol::ModelRequestId;
 
@@ -16,7 +16,7 @@ use crate::dialect::Dialect;
 use crate::relay::HttpClient;
 use crate::serve::delivery::{Finishing, Tracked};
 use crate::serve::{self, Body};
-use crate::{Ledger, Models, RelayHandle, Upstream, recorder, relay};
+use crate::{Ledger, Models, RelayHandle, Upstream, recorder};
 
 /// Connections of one sandbox at a time; more wait in the listener's queue.
 const MAX_CONNECTIONS: usize = 256;
@@ -24,8 +24,8 @@ const MAX_CONNECTIONS: usize = 256;
 /// The model gateway of one sandbox. Lives inside a Tokio runtime.
 pub struct Gateway {
     core: Arc<Core>,
-    /// For what is passed on and not recorded.
-    client: HttpClient<Body>,
+    /// For what is passed on and not recorded; made when it is first needed, for it reads the machine's certificates.
+    plain: Arc<OnceLock<HttpClient<Body>>>,
 }
 
 impl Gateway {
@@ -62,7 +62,7 @@ impl Gateway {
         }
         Arc::new(Self {
             core,
-            client: relay::http_client(),
+            plain: Arc::default(),
         })
     }
 
@@ -111,9 +111,9 @@ impl Gateway {
             finishing: finishing.clone(),
         };
         let service = service_fn(|request| {
-            let (core, client) = (Arc::clone(&self.core), self.client.clone());
+            let (core, plain) = (Arc::clone(&self.core), Arc::clone(&self.plain));
             let finishing = finishing.clone();
-            async move { Ok::<_, Infallible>(serve::handle(core, client, finishing, request).await) }
+            async move { Ok::<_, Infallible>(serve::handle(core, plain, finishing, request).await) }
         });
         let connection = hyper::server::conn::http1::Builder::new()
             .header_read_timeout(None)

@@ -1,6 +1,6 @@
 //! The daemon is killed with `kill -9`, once on purpose and then at two hundred seeded points.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use protocol::{Event, ModelOutcome};
 use serde_json::json;
@@ -9,13 +9,13 @@ use crate::client::{Call, Reply};
 use crate::process::Process;
 use crate::world::{FileLedger, Kill, World, answers, kill_relay, say};
 
-fn start(world: &World, dir: &PathBuf, kill: Option<Kill>) -> Process {
+fn start(world: &World, dir: &Path, kill: Option<Kill>) -> Process {
     let args = format!("{}\n{}", world.url, Kill::text(kill));
     Process::start("daemon", dir, world.path(), &args)
 }
 
 /// Connects as the supervisor would: it holds the request until a daemon is there.
-fn send(dir: &std::path::Path, body: &str, daemon: &mut Process) -> Option<Call> {
+fn send(dir: &Path, body: &str, daemon: &mut Process) -> Option<Call> {
     loop {
         if let Ok(call) = Call::send(&dir.join("gateway.sock"), "POST", "/v1/messages", body) {
             return Some(call);

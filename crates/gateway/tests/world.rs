@@ -1,6 +1,7 @@
 //! A world for one test: its own directory, model server, relay and gateway; gone when it is dropped.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::future::Future;
 use std::io::Write as _;
@@ -28,12 +29,22 @@ pub(crate) fn upstream(url: &str) -> Option<Upstream> {
 }
 
 pub(crate) fn relay_handle(dir: &Path) -> RelayHandle {
+    let mut command = command("relay", dir, dir, "60000");
+    let authority = dir.join(AUTHORITY);
+    if authority.exists() {
+        let mut trust = OsString::from("SSL_CERT_FILE=");
+        trust.push(authority);
+        command.insert(1, trust);
+    }
     RelayHandle::new(RelayConfig {
         socket: dir.join("relay.sock"),
         dir: dir.join("answers"),
-        command: command("relay", dir, dir, "60000"),
+        command,
     })
 }
+
+/// The certificate that the relay of a world trusts, where it is there.
+pub(crate) const AUTHORITY: &str = "authority.pem";
 
 /// Kills the process at the n-th write to the journal, before or after it.
 #[derive(Debug, Clone, Copy)]

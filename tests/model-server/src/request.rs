@@ -10,6 +10,7 @@ pub(crate) enum Dialect {
     /// Anthropic Messages.
     Anthropic,
     /// OpenAI Chat Completions.
+    #[serde(rename = "openai")]
     OpenAi,
 }
 
@@ -83,7 +84,7 @@ impl Asked {
                         });
                     }
                 }
-                let said = text(content);
+                let said = without_reminders(&text(content));
                 if !said.is_empty() {
                     self.last_user_text = said;
                 }
@@ -104,6 +105,19 @@ impl Asked {
             _ => {}
         }
     }
+}
+
+/// Leaves out what Claude Code adds to a user's words.
+fn without_reminders(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, inside)) = rest.split_once("<system-reminder>") {
+        out.push_str(before);
+        rest = inside
+            .split_once("</system-reminder>")
+            .map_or("", |(_, after)| after);
+    }
+    (out + rest).trim().to_owned()
 }
 
 fn tool_name(tool: &Value) -> String {

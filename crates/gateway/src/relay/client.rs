@@ -17,7 +17,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{oneshot, watch};
 
 use super::frames::{self, Begin, FromRelay, Stage, ToRelay};
-use super::{READY, spool};
+use super::{READY, reachable, spool};
 
 /// Starts of a relay before it is given up. More than one is only needed while another one is just ending.
 const STARTS: u32 = 50;
@@ -318,7 +318,8 @@ struct Shared {
 
 impl Link {
     async fn open(socket: &Path) -> io::Result<Self> {
-        let (mut reader, writer) = UnixStream::connect(socket).await?.into_split();
+        let (_dir, path) = reachable(socket)?;
+        let (mut reader, writer) = UnixStream::connect(path).await?.into_split();
         let mut buffer = BytesMut::new();
         match frames::read(&mut reader, &mut buffer).await? {
             Some(FromRelay::Hello) => {}

@@ -133,8 +133,14 @@ async fn answer(
     Ok(ModelOutcome::Complete)
 }
 
-/// Tells an error with its causes: hyper's own words alone say little.
 fn failed(error: &(dyn std::error::Error + 'static)) -> ModelOutcome {
+    ModelOutcome::Failed {
+        error: with_causes(error),
+    }
+}
+
+/// Tells an error with its causes: hyper's own words alone say little.
+pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {
@@ -144,5 +150,5 @@ fn failed(error: &(dyn std::error::Error + 'static)) -> ModelOutcome {
         }
         cause = next.source();
     }
-    ModelOutcome::Failed { error: text }
+    text
 }

@@ -20,7 +20,7 @@ use tokio::task::{JoinSet, LocalSet};
 use super::client::Progress;
 use super::fetch::{HttpClient, client, fetch};
 use super::frames::{self, Begin, FromRelay, Stage, ToRelay};
-use super::{READY, spool};
+use super::{READY, reachable, spool};
 
 /// Frames on their way to one daemon; a daemon that does not read stops only its own notices.
 const OUTBOX: usize = 64;
@@ -303,7 +303,8 @@ fn listen(socket: &Path) -> Result<UnixListener, HostError> {
     let fresh = socket.with_added_extension("new");
     // Left behind by a relay that was killed in this very moment, if it is there.
     let _removed: io::Result<()> = fs::remove_file(&fresh);
-    let listener = UnixListener::bind(&fresh).map_err(refused("listen on", socket))?;
+    let (_dir, path) = reachable(&fresh).map_err(refused("listen on", socket))?;
+    let listener = UnixListener::bind(path).map_err(refused("listen on", socket))?;
     fs::set_permissions(&fresh, Permissions::from_mode(0o600))
         .and_then(|()| fs::rename(&fresh, socket))
         .map_err(refused("listen on", socket))?;

@@ -13,11 +13,31 @@ mod host;
 pub(crate) mod spool;
 
 pub(crate) use client::{Progress, State};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+
 pub use client::{RelayConfig, RelayError, RelayHandle};
-pub(crate) use fetch::{HttpClient, client as http_client};
+pub(crate) use fetch::{HttpClient, client as http_client, with_causes};
 pub use host::{HostError, Options, main};
 
 pub(crate) use frames::{Begin, MAX_BODY, Stage};
+
+/// Returns a way to `socket` that fits a socket address however long the path is; good while the file is open.
+fn reachable(socket: &Path) -> io::Result<(File, PathBuf)> {
+    let missing = || io::Error::from(io::ErrorKind::InvalidInput);
+    let dir = match socket.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    let dir = File::open(dir)?;
+    let name = socket.file_name().ok_or_else(missing)?;
+    let path = Path::new("/proc/self/fd")
+        .join(dir.as_raw_fd().to_string())
+        .join(name);
+    Ok((dir, path))
+}
 
 /// What a relay prints when it listens.
 const READY: &str = "ready";

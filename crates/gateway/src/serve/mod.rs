@@ -5,7 +5,7 @@ pub(crate) mod delivery;
 
 use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -22,7 +22,7 @@ use crate::dialect::Dialect;
 use crate::dialect::conversation::conversation;
 use crate::dialect::resume::strip;
 use crate::recorder;
-use crate::relay::{Begin, HttpClient, MAX_BODY};
+use crate::relay::{Begin, HttpClient, MAX_BODY, http_client, with_causes};
 use crate::upstream::{Upstream, without_hop_headers};
 
 /// A body of ours.
@@ -31,7 +31,7 @@ pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
 /// Answers one request of a harness.
 pub(crate) async fn handle(
     core: Arc<Core>,
-    client: HttpClient<Body>,
+    plain: Arc<OnceLock<HttpClient<Body>>>,
     finishing: Finishing,
     request: Request<Incoming>,
 ) -> Response<Body> {
@@ -44,7 +44,10 @@ pub(crate) async fn handle(
         None => Err(Refusal::NotConfigured),
         Some(upstream) => match turn {
             Some(dialect) => self::turn(core, dialect, upstream, finishing, parts, body).await,
-            None => pass(&client, dialect, &upstream, parts, body).await,
+            None => {
+                let client = plain.get_or_init(http_client);
+                pass(client, dialect, &upstream, parts, body).await
+            }
         },
     };
     outcome.unwrap_or_else(|refusal| refusal.response(dialect))
@@ -174,7 +177,7 @@ async fn pass(
     *request.uri_mut() = upstream.url(path).parse().map_err(|_| Refusal::Path)?;
     *request.headers_mut() = upstream.headers(&parts.headers, dialect.key_header());
     let response = client.request(request).await;
-    let response = response.map_err(|error| Refusal::Failed(error.to_string()))?;
+    let response = response.map_err(|error| Refusal::Failed(with_causes(&error)))?;
     let (parts, body) = response.into_parts();
     let mut response = Response::new(body.map_err(io::Error::other).boxed_unsync());
     *response.status_mut() = parts.status;
