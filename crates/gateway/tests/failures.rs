@@ -175,7 +175,7 @@ fn a_tool_call_is_not_shown_when_the_journal_fails() {
     call.read_until("I will look").unwrap();
     daemon.ledger.broken.store(true, Ordering::SeqCst);
     world.release();
-    assert!(call.finish().is_err());
+    assert!(call.read_until("content_block_stop").is_err());
     let (output, settled) = answers(&daemon.ledger.events()).pop_front().unwrap();
     assert_eq!(settled, None);
     assert!(!String::from_utf8(output).unwrap().contains("tool_use"));

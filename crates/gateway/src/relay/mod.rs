@@ -1,7 +1,7 @@
 //! The relay: a process of its own that holds the connections to upstreams, so that a killed daemon loses no paid token.
 //!
 //! It asks an upstream once per request id, reads the answer to its end whether or not anybody listens, and keeps it in a
-//! file per request ([`spool`]). The daemon starts it when it needs it, reads the files itself and is told over the
+//! file per request (`spool.rs`). The daemon starts it when it needs it, reads the files itself and is told over the
 //! socket how far they reach. Keys travel over that socket and stay in the relay's memory; they are in no file, argument
 //! or log. A relay without a daemon and without a request ends by itself. At most one serves a socket: it holds a lock
 //! beside it.
