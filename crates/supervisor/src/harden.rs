@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 /// What an operation of root may hold: enough to own a file system and to serve a port, nothing over the machine.
@@ -22,6 +22,8 @@ pub(crate) const OP_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
 
 /// Makes children inherit no more than they may have. The supervisor itself keeps what it holds: it executes nothing.
 pub(crate) fn children_get_little() -> io::Result<()> {
+    // Children run on our memory until they execute, with the operation's rights already. Nobody with those may look in.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::thread::set_no_new_privs(true)?;
     rustix::thread::clear_ambient_capability_set()?;
     let have = rustix::thread::capabilities(None)?;

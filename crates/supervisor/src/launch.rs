@@ -30,7 +30,6 @@ pub(crate) fn op_entry(op: &OpId) -> String {
 pub(crate) struct Launcher {
     stack: RefCell<Stack>,
     null: OwnedFd,
-    proc: Option<OwnedFd>,
     nofile: Rlimit,
 }
 
@@ -67,13 +66,9 @@ impl Launcher {
         if !pty::is_device(&null, 1, 3) {
             return Err(std::io::Error::other("/dev/null is no null device"));
         }
-        // Without /proc only the order in which the kernel kills for memory is lost.
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let proc = rustix::fs::open("/proc", flags, Mode::empty()).ok();
         Ok(Self {
             stack: RefCell::new(Stack::new()?),
             null,
-            proc,
             nofile,
         })
     }
@@ -191,7 +186,6 @@ impl Launcher {
             capabilities: OP_CAPABILITIES,
             stdio,
             terminal,
-            proc: self.proc.as_ref().map(|fd| fd.as_fd()),
             nofile: self.nofile,
         })
     }

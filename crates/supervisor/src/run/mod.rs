@@ -154,6 +154,7 @@ async fn drive(
         }
     };
     let begun = Instant::now();
+    core.proc.take_first(child.pid);
     let exit = core.reaper.expect(child.pid);
     let progress = Arc::new(Notify::new());
     let (failed, mut failures) = mpsc::unbounded_channel();

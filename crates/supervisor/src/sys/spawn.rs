@@ -37,8 +37,6 @@ pub(crate) struct Launch<'a> {
     pub(crate) stdio: [BorrowedFd<'a>; 3],
     /// Whether descriptor 0 becomes the controlling terminal.
     pub(crate) terminal: bool,
-    /// `/proc`, opened before any sandboxed process could have covered it.
-    pub(crate) proc: Option<BorrowedFd<'a>>,
     /// The limit of open files to go back to.
     pub(crate) nofile: Rlimit,
 }
@@ -204,14 +202,11 @@ fn become_program(shared: &Shared<'_>) -> Result<(), Failure> {
     if launch.terminal {
         rustix::process::ioctl_tiocsctty(rustix::stdio::stdin()).or_else(at(Stage::Terminal))?;
     }
-    // SAFETY: marks descriptors of this process's own table; it uses none of them by number after the execution.
+    // From the moment it is of the operation's rights others of its kind may look into this process: it must not even hold
+    // what is ours. Its memory is ours as well; that is closed to them because we are not dumpable.
+    // SAFETY: closes descriptors of this process's own table, none of which is used by number hereafter.
     unsafe {
-        libc::syscall(
-            libc::SYS_close_range,
-            3,
-            u32::MAX,
-            libc::CLOSE_RANGE_CLOEXEC,
-        );
+        libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0);
     }
     set_limits(launch);
     set_identity(launch)?;
@@ -268,18 +263,6 @@ fn set_limits(launch: &Launch<'_>) {
     };
     let _core: Result<_, Errno> = rustix::process::setrlimit(Resource::Core, none);
     let _nofile: Result<_, Errno> = rustix::process::setrlimit(Resource::Nofile, launch.nofile);
-    let file = launch.proc.map(|proc| {
-        rustix::fs::openat(
-            proc,
-            c"self/oom_score_adj",
-            OFlags::WRONLY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-    });
-    if let Some(Ok(file)) = file {
-        // The kernel is to take operations before it takes their only witness.
-        let _written: Result<usize, Errno> = rustix::io::write(&file, b"500");
-    }
 }
 
 fn set_identity(launch: &Launch<'_>) -> Result<(), Failure> {
