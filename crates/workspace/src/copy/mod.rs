@@ -156,6 +156,7 @@ impl Copy {
         for entry in &mut entries {
             entry.racy = entry.ctime >= started;
         }
+        failpoint::hit("mid_copy");
         let manifest = Manifest {
             number: base.number + 1,
             id: random_id()?,
@@ -221,7 +222,6 @@ impl Pool for Copy {
         let scratch = self.scratch()?;
         let content = self.content(&at, &base);
         self.copy(&upper, &base, content.as_deref(), &scratch)?;
-        failpoint::hit("mid_copy");
         match scratch.become_dir(&made) {
             Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {
                 return Err(taken());

@@ -210,3 +210,42 @@ fn join(dir: &OsStr, name: &[u8]) -> OsString {
     path.extend_from_slice(name);
     OsString::from_vec(path)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A sandbox that swaps a directory for a link, after it was looked at, must not get the host's files into a cut.
+    #[test]
+    fn no_link_is_followed_out_of_the_tree_or_inside_it() {
+        let dir = tempfile::TempDir::with_prefix("workspace-test-").unwrap();
+        let (root, outside) = (dir.path().join("root"), dir.path().join("outside"));
+        for made in [&root, &root.join("real"), &outside] {
+            fs::create_dir(made).unwrap();
+        }
+        fs::write(outside.join("file"), "the host's").unwrap();
+        fs::write(root.join("real/file"), "ours").unwrap();
+        symlink(&outside, root.join("absolute")).unwrap();
+        symlink("../outside", root.join("upwards")).unwrap();
+        symlink("real", root.join("inside")).unwrap();
+        let tree = Tree::open(root).unwrap();
+        let find = |path: &str, flags| tree.find(OsStr::new(path), flags).unwrap();
+        assert!(find("real/file", OFlags::PATH).is_some());
+        for link in ["absolute", "upwards", "inside"] {
+            assert!(
+                find(&format!("{link}/file"), OFlags::PATH).is_none(),
+                "{link}"
+            );
+            assert!(
+                find(link, OFlags::RDONLY | OFlags::DIRECTORY).is_none(),
+                "{link}"
+            );
+            let itself = rustix::fs::fstat(find(link, OFlags::PATH).unwrap()).unwrap();
+            assert_eq!(FileType::from_raw_mode(itself.st_mode), FileType::Symlink);
+        }
+        assert!(find("../outside/file", OFlags::PATH).is_none());
+    }
+}

@@ -5,11 +5,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use protocol::{CutId, WorkspaceId};
 use tempfile::TempDir;
 use workspace::{Choice, Keep, Options, Pool};
 
+use crate::random::Mapping;
 use crate::world::{World, dir, skip, small_image, write};
 
 const ROLE: &str = "WORKSPACE_TEST_ROLE";
@@ -25,6 +27,8 @@ pub(crate) enum Helper {
     Maker,
     /// Opens the pool, starts a process that keeps its mounts, and waits.
     Keeper,
+    /// Makes a head with a file, cuts it when told to, and once more, and says what came of it.
+    Twice,
     /// See [`crate::copies::unprivileged`].
     Unprivileged,
 }
@@ -41,6 +45,7 @@ fn helper() {
         Ok("Cutter") => cutter(),
         Ok("Maker") => maker(),
         Ok("Keeper") => keeper(),
+        Ok("Twice") => twice(),
         Ok("Unprivileged") => crate::copies::unprivileged(),
         _ => {}
     }
@@ -129,6 +134,53 @@ fn maker() {
     loop {
         say(pool.create().unwrap().as_str());
     }
+}
+
+fn twice() {
+    let pool = opened_by_helper();
+    let head = pool.create().unwrap();
+    let path = pool.layout(&head).unwrap().upper.join("mapped");
+    write(&path, "");
+    say(path.to_str().unwrap());
+    std::io::stdin().read_exact(&mut [0]).unwrap();
+    failpoint::arm();
+    let first = pool.cut(&head, &"c1".parse().unwrap()).unwrap().unwrap();
+    let second = pool.cut(&head, &"c2".parse().unwrap()).unwrap();
+    say(second.unwrap_or(first).path.to_str().unwrap());
+}
+
+pub(crate) fn stored_after_the_copy() {
+    let dir = dir();
+    let socket = dir.path().join("failpoint.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let mut command = Helper::Twice.command(dir.path(), "copy");
+    command
+        .env("DURABLE_FAILPOINT", "mid_copy")
+        .env("DURABLE_FAILPOINT_SOCKET", &socket);
+    let mut helper = Running::start(command);
+    let path = PathBuf::from(helper.line().unwrap());
+    let mut mapping = Mapping::new(&path);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let hammer = scope.spawn(|| {
+            let mapping = &mut mapping;
+            while !stop.load(Ordering::Relaxed) {
+                mapping.add_at(0);
+            }
+        });
+        helper.child.stdin.take().unwrap().write_all(b"g").unwrap();
+        let mut reader = BufReader::new(listener.accept().unwrap().0);
+        wait_at(&mut reader, "mid_copy");
+        // The copy is made; the stores go on for a moment, and end before the helper goes on.
+        stop.store(true, Ordering::Relaxed);
+        hammer.join().unwrap();
+    });
+    let last = helper.line().unwrap();
+    let cut = std::fs::read(Path::new(&last).join("mapped")).unwrap();
+    assert!(
+        cut == std::fs::read(&path).unwrap(),
+        "the last store is in no cut"
+    );
 }
 
 fn keeper() {

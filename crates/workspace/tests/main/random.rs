@@ -6,6 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use protocol::CutId;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
@@ -90,6 +91,42 @@ fn run(world: &World, seed: u64) {
             &format!("{} seed {seed}: {id} afterwards", world.pool.kind()),
         );
     }
+}
+
+/// Stores through a mapping show in no time of change while its page is dirty, and cuts come in between.
+#[test]
+fn a_store_through_a_mapping_is_never_missed() {
+    World::each(|world| {
+        let head = world.pool.create().unwrap();
+        let path = world.upper(&head).join("mapped");
+        let mut mapping = Mapping::new(&path);
+        let mut last = None;
+        for round in 0..30 {
+            let stop = AtomicBool::new(false);
+            let id: CutId = format!("c{round}").parse().unwrap();
+            let cut = |id: &CutId| world.pool.cut(&head, id).unwrap().map(|cut| cut.path);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    // A reference, so that the whole mapping is taken along and not its address.
+                    let mapping = &mut mapping;
+                    while !stop.load(Ordering::Relaxed) {
+                        mapping.add_at(0);
+                    }
+                });
+                last = cut(&id).or(last.take());
+                stop.store(true, Ordering::Relaxed);
+            });
+            // All is quiet now: either the last cut has it all or there is another.
+            let after: CutId = format!("a{round}").parse().unwrap();
+            last = cut(&after).or(last.take());
+            let copy = fs::read(last.as_ref().unwrap().join("mapped")).unwrap();
+            assert!(
+                copy == fs::read(&path).unwrap(),
+                "{} round {round}",
+                world.pool.kind()
+            );
+        }
+    });
 }
 
 /// Changes one thing for certain and says what.
@@ -228,14 +265,17 @@ fn all_paths(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// A file that stays mapped, so that its pages are dirty at any time, also between a flush and a cut.
-struct Mapping {
+pub(crate) struct Mapping {
     address: *mut u8,
 }
+
+// SAFETY: it owns its mapping alone, and memory may be used from any thread.
+unsafe impl Send for Mapping {}
 
 const MAPPED: usize = 16 << 10;
 
 impl Mapping {
-    fn new(path: &Path) -> Self {
+    pub(crate) fn new(path: &Path) -> Self {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -261,7 +301,11 @@ impl Mapping {
     }
 
     fn store(&mut self, dice: &mut Dice) {
-        let at = usize::try_from(dice.below(MAPPED as u64)).unwrap();
+        self.add_at(usize::try_from(dice.below(MAPPED as u64)).unwrap());
+    }
+
+    pub(crate) fn add_at(&mut self, at: usize) {
+        assert!(at < MAPPED);
         // SAFETY: `at` is inside the mapping, which only this structure uses, and nothing cuts the file shorter.
         unsafe {
             let byte = self.address.add(at);
