@@ -30,6 +30,7 @@ mod shims;
 mod shutdown;
 mod spool;
 mod sys;
+mod threads;
 mod tree;
 mod users;
 mod words;

@@ -14,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::spool::{Error, Sink, Step, Tail};
-use crate::sys;
+use crate::{sys, threads};
 
 /// A stream longer than this gets its own thread.
 const LONG: u64 = 2 << 20;
@@ -61,7 +61,7 @@ struct Orders {
 
 enum Drain {
     Idle,
-    Asked(oneshot::Sender<()>),
+    Asked(oneshot::Sender<Result<(), Error>>),
     /// The thread has ended: there is nothing more to move.
     Over,
 }
@@ -78,7 +78,7 @@ impl Orders {
     }
 
     /// Asks the thread to drain; `None` if it has ended.
-    fn ask(&self) -> Option<oneshot::Receiver<()>> {
+    fn ask(&self) -> Option<oneshot::Receiver<Result<(), Error>>> {
         let (done, drained) = oneshot::channel();
         if let Drain::Over = self.set_drain(Drain::Asked(done)) {
             self.set_drain(Drain::Over);
@@ -122,11 +122,11 @@ impl Pump {
             Place::Ended => return Ok(()),
             Place::Thread(orders) => Arc::clone(orders),
         };
-        if let Some(drained) = orders.ask() {
-            // A thread that ends instead has told its error.
-            let _ended: Result<(), _> = drained.await;
+        match orders.ask() {
+            // A thread that ends instead has told its error before.
+            Some(drained) => drained.await.unwrap_or(Ok(())),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Stops and closes our end: whoever still writes gets an error.
@@ -189,15 +189,16 @@ impl Pump {
             .ok()
     }
 
-    /// Moves the stream to a thread of its own, if there is one to be had.
+    /// Moves the stream to a thread of its own, if there is one to be had: the sandbox's limit of processes counts threads.
     fn go_long(&self, source: &AsyncFd<OwnedFd>, listener: &Listener) -> bool {
         if THREADS.fetch_add(1, Ordering::Relaxed) < MAX_THREADS {
             let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
             let parts = (
                 source.get_ref().try_clone(),
                 rustix::event::eventfd(0, flags),
+                threads::start::<Long>("pump", Long::run),
             );
-            if let (Ok(source), Ok(wake)) = parts
+            if let (Ok(source), Ok(wake), Ok(thread)) = parts
                 && let Place::Here { sink, .. } = self.place.replace(Place::Ended)
             {
                 let orders = Arc::new(Orders {
@@ -206,19 +207,42 @@ impl Pump {
                     stop: AtomicBool::new(false),
                 });
                 self.place.replace(Place::Thread(Arc::clone(&orders)));
-                let listener = listener.clone();
-                let _detached = tokio::task::spawn_blocking(move || {
-                    if let Err(error) = move_all(&source, sink, &orders, &listener.progress) {
-                        let _told: Result<(), _> = listener.failed.send(error);
-                    }
-                    THREADS.fetch_sub(1, Ordering::Relaxed);
-                    drop(orders.set_drain(Drain::Over));
+                thread.give(Long {
+                    source,
+                    sink,
+                    orders,
+                    listener: listener.clone(),
                 });
                 return true;
             }
         }
         THREADS.fetch_sub(1, Ordering::Relaxed);
         false
+    }
+}
+
+/// What the thread of a long stream works with.
+struct Long {
+    source: OwnedFd,
+    sink: Sink,
+    orders: Arc<Orders>,
+    listener: Listener,
+}
+
+impl Long {
+    fn run(self) {
+        let Self {
+            source,
+            sink,
+            orders,
+            listener,
+        } = self;
+        if let Err(error) = move_all(&source, sink, &orders, &listener.progress) {
+            // Nobody listens any more once the operation has settled.
+            let _told: Result<(), _> = listener.failed.send(error);
+        }
+        THREADS.fetch_sub(1, Ordering::Relaxed);
+        drop(orders.set_drain(Drain::Over));
     }
 }
 
@@ -234,9 +258,13 @@ fn move_all(
     let (mut told, mut written) = (tail.length(), tail.length());
     loop {
         if let Drain::Asked(done) = orders.set_drain(Drain::Idle) {
-            sink.drain(source)?;
+            let result = sink.drain(source);
+            let is_over = result.is_err();
             // Whoever asked may have gone.
-            let _told: Result<(), ()> = done.send(());
+            let _told: Result<(), _> = done.send(result);
+            if is_over {
+                return Ok(());
+            }
         }
         if orders.stop.load(Ordering::Acquire) {
             return Ok(());

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::fold::Fold;
 use super::{Error, read_file};
 
-/// A table that grew beyond this is rewritten while it is in use.
+/// A table that grew beyond this, and to twice of what had to be kept the last time, is rewritten while it is in use.
 const COMPACT_AT: u64 = 8 << 20;
 /// A table beyond this is rewritten when it is opened.
 const COMPACT_ON_OPEN: u64 = 256 << 10;
@@ -33,6 +33,8 @@ pub(super) struct Writer {
     end: u64,
     /// How far the file has been filled with zeros.
     size: u64,
+    /// The length after the last rewriting.
+    kept: u64,
     /// Whether the file's name may not be durable yet.
     new_name: bool,
     fold: Fold,
@@ -79,6 +81,7 @@ impl Writer {
             file,
             end: whole as u64,
             size,
+            kept: 0,
             new_name: old.is_none(),
             fold,
             held: Vec::new(),
@@ -112,7 +115,7 @@ impl Writer {
         let held = std::mem::take(&mut self.held);
         self.write(&held)?;
         held.into_iter().for_each(|record| self.fold.apply(record));
-        if self.end > COMPACT_AT {
+        if self.end > COMPACT_AT.max(2 * self.kept) {
             self.compact()?;
         }
         Ok(())
@@ -171,6 +174,7 @@ impl Writer {
         rustix::fs::fsync(&self.state)?;
         self.file = file;
         self.end = end;
+        self.kept = end;
         self.size = size;
         self.new_name = false;
         Ok(())

@@ -1,10 +1,14 @@
 //! Settlements: made durable after the output they speak of, and only then told.
 
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use protocol::control::FromSupervisor;
 use protocol::table::Record;
 use protocol::{Offset, Outcome, Settlement, Stream};
+use rustix::io::Errno;
+use tokio::sync::oneshot;
 
 use super::Running;
 use super::end::Why;
@@ -12,7 +16,7 @@ use crate::core::Core;
 use crate::ledger::{self, Output};
 use crate::ops::{Op, State};
 use crate::reaper::Exit;
-use crate::spool;
+use crate::{spool, threads};
 
 /// Output beyond this is synced apart, so that it does not hold up the commits of others.
 const MUCH: u64 = 1 << 20;
@@ -42,13 +46,11 @@ pub(super) async fn ended(running: &Running<'_>, exit: Exit, error: Option<spool
     let mut output = Vec::new();
     for tail in tails.into_iter().flatten() {
         let Some(file) = tail.file() else { continue };
-        if tail.length() > MUCH {
-            let file = std::sync::Arc::clone(&file);
-            let synced = tokio::task::spawn_blocking(move || rustix::fs::fdatasync(&*file)).await;
+        if tail.length() > MUCH
+            && let Some(Err(errno)) = sync_apart(&file).await
+        {
             // A sync error is told once for an open file; the ledger's own sync of it would find nothing.
-            if let Ok(Err(errno)) = synced {
-                ledger::spoil(&mut settlement, &errno.into());
-            }
+            ledger::spoil(&mut settlement, &errno.into());
         }
         output.push(Output {
             file,
@@ -56,6 +58,20 @@ pub(super) async fn ended(running: &Running<'_>, exit: Exit, error: Option<spool
         });
     }
     settle(running.core, running.op, settlement, output).await;
+}
+
+type SyncWork = (Arc<OwnedFd>, oneshot::Sender<Result<(), Errno>>);
+
+/// Syncs on a thread of its own; `None` if there is none to be had.
+async fn sync_apart(file: &Arc<OwnedFd>) -> Option<Result<(), Errno>> {
+    let sync = |(file, done): SyncWork| {
+        // Whoever waits for it waits to the end.
+        let _told: Result<(), _> = done.send(rustix::fs::fdatasync(&*file));
+    };
+    let thread = threads::start::<SyncWork>("sync", sync).ok()?;
+    let (done, synced) = oneshot::channel();
+    thread.give((Arc::clone(file), done));
+    synced.await.ok()
 }
 
 /// Settles what was not executed.

@@ -157,7 +157,7 @@ fn run(launch: &Launch<'_>, stack: &mut Stack, purpose: Purpose) -> Result<Pid, 
         );
         let failed = io::Error::last_os_error();
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
-        Pid::from_raw(pid).filter(|_| pid > 0).ok_or(Failure {
+        Pid::from_raw(pid.max(0)).ok_or(Failure {
             stage: Stage::Clone,
             errno: Errno::from_io_error(&failed).unwrap_or(Errno::AGAIN),
         })?

@@ -1,6 +1,7 @@
 //! Many operations, one after the other and at one time, and much output: nothing grows.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 
 use protocol::control::FromSupervisor;
 
@@ -84,4 +85,52 @@ fn a_flood_does_not_keep_others_from_running() {
             0
         );
     }
+}
+
+#[test]
+fn at_the_limit_of_processes_nothing_is_started_and_nothing_breaks() {
+    let mut world = World::unstarted(protocol::Limits::default());
+    // The limit of a user counts as that of a sandbox does; root is exempt from it.
+    if rustix::process::geteuid().is_root() {
+        world.prefix = [
+            "setpriv",
+            "--reuid",
+            "4242",
+            "--regid",
+            "4242",
+            "--clear-groups",
+        ]
+        .map(str::to_owned)
+        .into();
+        let open = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(world.path(""), open).unwrap();
+    }
+    world
+        .prefix
+        .extend(["prlimit", "--nproc=12"].map(str::to_owned));
+    world.start(&[]);
+    let mut daemon = world.daemon(1);
+    let hold = "exec sleep 1000";
+    let mut refused = 0;
+    daemon.start("loud", sh("echo on; read -t 1; exec head -c 60M /dev/zero"));
+    daemon.output("loud", 3);
+    for n in 0..12 {
+        let op = format!("op-{n}");
+        daemon.start(&op, sh(hold));
+        refused += daemon.wait(|message| match message {
+            FromSupervisor::Started { .. } => Some(0),
+            FromSupervisor::Settled { settlement, .. } => {
+                let error = settlement.error.clone().unwrap();
+                assert!(error.contains("limit of processes"), "{error}");
+                Some(1)
+            }
+            _ => None,
+        });
+    }
+    assert!(refused > 0);
+    let settlement = daemon.settled("loud");
+    assert_eq!(
+        (exited(&settlement), settlement.stdout_bytes.0),
+        (0, (60 << 20) + 3)
+    );
 }
