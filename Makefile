@@ -55,6 +55,7 @@ demo: build
 	demo/run
 
 bench: deps-bench build
+	cargo build --release -p bench
 	cargo run --release -p bench --bin bench
 
 kill-matrix: deps-test build
