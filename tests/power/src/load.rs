@@ -1,0 +1,202 @@
+//! What clients do while the power goes, and what they were told: only what they saw is held against the daemon later.
+//!
+//! Each client runs operations one after another. Operation `OP` writes `OP` to a file of that name, a line `OP` to the
+//! client's log, and `OP` to its output: whether it ran, and how often, can be read from the files afterwards.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bench::api::command;
+use bench::{Api, Failure};
+use protocol::api::{EventView, OpView};
+use protocol::{Image, OpId, Seq};
+
+/// What was announced of one sandbox.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) sandbox: String,
+    /// Whether its creation was announced.
+    pub(crate) created: bool,
+    /// Events that a follower of the journal was sent.
+    pub(crate) events: Vec<EventView>,
+    /// Operations that were asked for, whatever became of them.
+    pub(crate) asked: Vec<String>,
+    /// Operations of which the intent was announced, and its place.
+    pub(crate) intents: Vec<(OpId, Seq)>,
+    /// Operations that settled as far as a client was told, and their output.
+    pub(crate) settled: Vec<(OpView, Vec<u8>)>,
+    /// Answers that were wrong in themselves.
+    pub(crate) wrong: Vec<String>,
+}
+
+/// How much goes on in one sandbox.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// Clients that keep a connection.
+    pub(crate) clients: u64,
+    /// Whether one more uses the command line.
+    pub(crate) command_line: bool,
+    /// Bytes that each operation writes besides.
+    pub(crate) ballast: u64,
+}
+
+/// Returns the command of an operation.
+pub(crate) fn script(op: &str, client: &str, ballast: u64) -> String {
+    format!(
+        "echo {op} > {op}; echo {op} >> log-{client}; head -c {ballast} /dev/zero > ballast-{client}; echo {op}"
+    )
+}
+
+/// Creates a sandbox and works in it until the daemon is gone.
+pub(crate) fn work(
+    program: &Path,
+    data: &Path,
+    sandbox: &str,
+    shape: Shape,
+    stop: &AtomicBool,
+) -> Seen {
+    let mut seen = Seen {
+        sandbox: sandbox.to_owned(),
+        ..Seen::default()
+    };
+    let made = Api::connect(data).and_then(|mut api| api.create(sandbox, Image::Host));
+    match made {
+        Ok(_) => seen.created = true,
+        Err(failure) => {
+            seen.note(&failure);
+            return seen;
+        }
+    }
+    std::thread::scope(|scope| {
+        let follower = scope.spawn(|| follow(data, sandbox));
+        let clients: Vec<_> = (0..shape.clients)
+            .map(|nth| {
+                scope.spawn(move || keep_asking(data, sandbox, &format!("k{nth}"), shape, stop))
+            })
+            .collect();
+        let commands = shape
+            .command_line
+            .then(|| scope.spawn(|| keep_calling(program, data, sandbox, shape, stop)));
+        for thread in clients.into_iter().chain(commands) {
+            match thread.join() {
+                Ok(part) => seen.add(part),
+                Err(_) => seen.wrong.push("a client panicked".to_owned()),
+            }
+        }
+        match follower.join() {
+            Ok(part) => seen.add(part),
+            Err(_) => seen.wrong.push("a follower panicked".to_owned()),
+        }
+    });
+    seen
+}
+
+impl Seen {
+    fn add(&mut self, part: Self) {
+        self.events.extend(part.events);
+        self.asked.extend(part.asked);
+        self.intents.extend(part.intents);
+        self.settled.extend(part.settled);
+        self.wrong.extend(part.wrong);
+    }
+
+    /// A broken connection and a refusal are what a power cut looks like; a wrong answer is not.
+    fn note(&mut self, failure: &Failure) {
+        if let Failure::Wrong(what) = failure
+            && !what.contains("ended without a settlement")
+        {
+            self.wrong.push(what.clone());
+        }
+    }
+}
+
+fn keep_asking(data: &Path, sandbox: &str, client: &str, shape: Shape, stop: &AtomicBool) -> Seen {
+    let mut seen = Seen::default();
+    let mut api = match Api::connect(data) {
+        Ok(api) => api,
+        Err(failure) => {
+            seen.note(&failure);
+            return seen;
+        }
+    };
+    for nth in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let op = format!("{client}-{nth}");
+        let spec = command(&["sh", "-c", &script(&op, client, shape.ballast)]);
+        seen.asked.push(op.clone());
+        let intents = &mut seen.intents;
+        let done = api.exec(sandbox, &op, &spec, |view| {
+            intents.push((view.id.clone(), view.intent_seq));
+        });
+        match done {
+            Ok(settled) => seen.settled.push((settled.view, settled.stdout)),
+            Err(failure) => {
+                seen.note(&failure);
+                break;
+            }
+        }
+    }
+    seen
+}
+
+fn keep_calling(
+    program: &Path,
+    data: &Path,
+    sandbox: &str,
+    shape: Shape,
+    stop: &AtomicBool,
+) -> Seen {
+    let mut seen = Seen::default();
+    for nth in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let op = format!("c-{nth}");
+        seen.asked.push(op.clone());
+        let output = Command::new(program)
+            .arg("--data")
+            .arg(data)
+            .args(["--json", "exec", "--op", &op, sandbox, "--", "sh", "-c"])
+            .arg(script(&op, "c", shape.ballast))
+            .stdin(Stdio::null())
+            .output();
+        let Ok(output) = output else { break };
+        // Its exit code is the command's, its stderr the operation as JSON; anything else is a call that was cut off.
+        let view = output
+            .status
+            .success()
+            .then(|| serde_json::from_slice::<OpView>(&output.stderr).ok())
+            .flatten();
+        match view {
+            Some(view) => seen.settled.push((view, output.stdout)),
+            None => break,
+        }
+    }
+    seen
+}
+
+fn follow(data: &Path, sandbox: &str) -> Seen {
+    let mut seen = Seen::default();
+    let api = match Api::connect(data) {
+        Ok(api) => api,
+        Err(failure) => {
+            seen.note(&failure);
+            return seen;
+        }
+    };
+    let (events, wrong) = (&mut seen.events, &mut seen.wrong);
+    let path = format!("/v1/sandboxes/{sandbox}/journal?from=1&follow=true");
+    let followed = api.lines(&path, |line| match serde_json::from_slice(line) {
+        Ok(event) => events.push(event),
+        // An event that cannot be read any more ends the stream with an error.
+        Err(_) if line.starts_with(b"{\"error\"") => {}
+        Err(error) => wrong.push(format!("a line of the journal is no event: {error}")),
+    });
+    if let Err(failure) = followed {
+        seen.note(&failure);
+    }
+    seen
+}

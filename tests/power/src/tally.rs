@@ -1,0 +1,140 @@
+//! What a run found, over all of its cuts.
+
+use std::fmt::Write as _;
+
+use crate::controls::{CONTROLS, Control};
+
+/// Counts, and everything that must not be.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) cycles: u64,
+    pub(crate) sandboxes: u64,
+    pub(crate) events: u64,
+    pub(crate) intents: u64,
+    pub(crate) settlements: u64,
+    pub(crate) cuts: u64,
+    /// Operations that nobody was told of: told as lost after the cut.
+    pub(crate) lost: u64,
+    /// Operations that nobody was told of: told with their exit code after the cut.
+    pub(crate) late_exits: u64,
+    /// Operations that were asked for and of which nothing is left.
+    pub(crate) not_journaled: u64,
+    pub(crate) violations: Vec<String>,
+    controls: [Fate; CONTROLS.len()],
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Fate {
+    acknowledged: u64,
+    lost: u64,
+    cuts_that_lost: u64,
+}
+
+impl Tally {
+    /// An empty tally of one cut.
+    pub(crate) fn of_one(sandboxes: u64) -> Self {
+        Self {
+            cycles: 1,
+            sandboxes,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn violation(&mut self, sandbox: &str, what: &str) {
+        self.violations.push(format!("sandbox {sandbox}: {what}"));
+    }
+
+    pub(crate) fn control(&mut self, nth: usize, acknowledged: u64, found: u64) {
+        let lost = acknowledged.saturating_sub(found);
+        let fate = &mut self.controls[nth];
+        fate.acknowledged += acknowledged;
+        fate.lost += lost;
+        fate.cuts_that_lost += u64::from(lost > 0);
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        self.cycles += other.cycles;
+        self.sandboxes += other.sandboxes;
+        self.events += other.events;
+        self.intents += other.intents;
+        self.settlements += other.settlements;
+        self.cuts += other.cuts;
+        self.lost += other.lost;
+        self.late_exits += other.late_exits;
+        self.not_journaled += other.not_journaled;
+        self.violations.extend(other.violations);
+        for (mine, theirs) in self.controls.iter_mut().zip(other.controls) {
+            mine.acknowledged += theirs.acknowledged;
+            mine.lost += theirs.lost;
+            mine.cuts_that_lost += theirs.cuts_that_lost;
+        }
+    }
+
+    /// What the controls say about the test itself; `None` where it can be believed.
+    pub(crate) fn distrust(&self) -> Option<String> {
+        let lost = |control| {
+            let nth = CONTROLS.iter().position(|known| *known == control)?;
+            Some(self.controls[nth].cuts_that_lost)
+        };
+        if lost(Control::Synced) != Some(0) {
+            return Some(
+                "the writer that syncs lost something: the cut is no honest one".to_owned(),
+            );
+        }
+        [Control::Plain, Control::SqliteOff]
+            .into_iter()
+            .find(|control| lost(*control) == Some(0))
+            .map(|control| format!("{} lost nothing: the cuts prove nothing", control.name()))
+    }
+
+    pub(crate) fn report(&self) -> String {
+        let mut out = format!(
+            "{} cuts of power, {} sandboxes\nannounced before them: {} events, {} intents, {} settlements, {} cuts\n\
+             not announced: {} operations told as lost, {} told with their exit code, {} that left no trace\n",
+            self.cycles,
+            self.sandboxes,
+            self.events,
+            self.intents,
+            self.settlements,
+            self.cuts,
+            self.lost,
+            self.late_exits,
+            self.not_journaled
+        );
+        for (control, fate) in CONTROLS.iter().zip(self.controls) {
+            // Writing to a string cannot fail.
+            let _ok = writeln!(
+                out,
+                "control: {:24} acknowledged {:7}, lost {:7}, in {} of {} cuts",
+                control.name(),
+                fate.acknowledged,
+                fate.lost,
+                fate.cuts_that_lost,
+                self.cycles
+            );
+        }
+        let _ok = writeln!(out, "violations: {}", self.violations.len());
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_whose_unsynced_writer_lost_nothing_is_not_believed() {
+        let mut tally = Tally::default();
+        tally.control(0, 10, 4);
+        tally.control(1, 10, 10);
+        tally.control(2, 10, 10);
+        assert!(tally.distrust().unwrap().contains("SQLite"));
+        tally.control(2, 10, 9);
+        assert_eq!(tally.distrust(), None);
+        // More may be there than was acknowledged, never less.
+        tally.control(1, 10, 11);
+        assert_eq!(tally.distrust(), None);
+        tally.control(1, 10, 9);
+        assert!(tally.distrust().unwrap().contains("syncs"));
+    }
+}
