@@ -76,11 +76,32 @@ fn nothing_of_the_host_but_its_system_directories_is_visible() {
             .contains(&home),
         "a path of the host is told"
     );
+    // Not one mount of the host is left in the namespace: what is mounted under another path would be reachable by
+    // whoever gets above the root.
+    let table = ada.says("cut -d' ' -f5 /proc/self/mountinfo");
+    let roots = table.lines().filter(|point| *point == "/").count();
+    assert_eq!(roots, 1, "{table}");
     assert_ne!(ada.sh("test -w /usr || touch /usr/x").code, Some(0));
     assert_eq!(
         ada.says("ls -ld /usr | cut -d' ' -f3"),
         "nobody",
         "only what everybody may read of the host is readable"
+    );
+}
+
+#[test]
+fn breaking_out_of_a_chroot_leads_to_the_sandbox_itself() {
+    let world = World::new();
+    let ada = world.start();
+    let climb = "mkdir '/tmp/jail'; chroot '/tmp/jail'; chdir '..' for 1..50; chroot '.'; \
+                 opendir my $d, '/'; print join ' ', sort readdir $d";
+    let done = ada.run(&["perl", "-e", climb]);
+    let here = ada.says("ls -a / | LC_ALL=C sort | tr '\\n' ' '");
+    assert_eq!(done.out.trim(), here.trim());
+    assert_eq!(
+        ada.says("ls -a /../.. | LC_ALL=C sort | tr '\\n' ' '")
+            .trim(),
+        here.trim()
     );
 }
 

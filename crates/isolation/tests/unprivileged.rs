@@ -82,6 +82,8 @@ fn alone() {
         ada.says("touch /workspace/f /etc/g; rm -r /var/cache; ls /var | grep -c cache || true"),
         "0"
     );
+    let roots = "cut -d' ' -f5 /proc/self/mountinfo | grep -c '^/$'";
+    assert_eq!(ada.says(roots), "1", "the root of the host is left");
     for script in [
         "touch /usr/x",
         "unshare -U true",

@@ -1,11 +1,11 @@
 //! The root of a sandbox: an overlay in a mount namespace of its own, from which the host's root is gone.
 
-use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::ffi::{CStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::mount::{MountAttrFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags};
 
 use super::place::{self, Root};
@@ -117,15 +117,35 @@ fn escape(path: &Path) -> PathBuf {
     PathBuf::from(OsString::from_vec(out))
 }
 
+/// More than anybody stacks on a root: the host's root, our stage on it, and what the host may have there.
+const MAX_STACKED: usize = 16;
+
 /// Makes `root` the root and takes the host's away.
+///
+/// After the pivot the host's root lies over ours at the same place, and on it whatever was mounted over it. A look-up of
+/// `/` does not see them; `..` from the root does, so one that is left is the way out. One call unmounts only the topmost.
 fn leave_host(root: &Root) -> Result<(), Error> {
     let failed = |e: rustix::io::Errno| Error::step("leave the root of the host", e);
     // An O_PATH descriptor of a mount is a fine place to stand in.
     rustix::process::fchdir(root).map_err(failed)?;
     rustix::process::pivot_root(c".", c".").map_err(failed)?;
-    // The old root now lies over the new one at the same place.
-    rustix::mount::unmount(c".", UnmountFlags::DETACH).map_err(failed)?;
-    rustix::process::chdir("/").map_err(failed)
+    rustix::process::chdir(c"/").map_err(failed)?;
+    let ours = mount_id(root.as_fd(), c"").map_err(failed)?;
+    for _ in 0..MAX_STACKED {
+        if mount_id(CWD, c"/..").map_err(failed)? == ours {
+            return Ok(());
+        }
+        rustix::mount::unmount(c"/..", UnmountFlags::DETACH).map_err(failed)?;
+    }
+    Err(failed(rustix::io::Errno::BUSY))
+}
+
+fn mount_id(at: BorrowedFd<'_>, path: &CStr) -> Result<u64, rustix::io::Errno> {
+    let found = rustix::fs::statx(at, path, AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+    let known = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID);
+    known
+        .then_some(found.stx_mnt_id)
+        .ok_or(rustix::io::Errno::NOSYS)
 }
 
 /// Opens a directory of a detached mount for reading.
