@@ -1,0 +1,70 @@
+//! The world that one worker runs its cells in: used again from run to run, looked through when it is given up.
+
+use system_tests::{Res, World, harnesses};
+
+use crate::program::Blob;
+use crate::report::{Fault, Verdict};
+
+/// Runs in one world before its end is looked at.
+const RUNS: u32 = 40;
+
+/// A worker's world.
+pub(crate) struct Stage {
+    pub(crate) world: World,
+    pub(crate) blob: Blob,
+    linked: Vec<&'static str>,
+    runs: u32,
+}
+
+impl Stage {
+    pub(crate) fn new(worker: usize) -> Res<Self> {
+        let world = World::new(&format!("matrix{worker}"))?
+            .with_points()?
+            .with_env("MATRIX_KEY", crate::agent::KEY);
+        let blob = Blob::new(world.effects())?;
+        Ok(Self {
+            world,
+            blob,
+            linked: Vec::new(),
+            runs: 0,
+        })
+    }
+
+    /// Returns a name for the next sandbox.
+    pub(crate) fn next(&mut self) -> String {
+        self.runs += 1;
+        self.world.effects().clear();
+        format!("s{}", self.runs)
+    }
+
+    /// Makes a real harness available in its sandboxes.
+    pub(crate) fn link(&mut self, harness: &'static str) -> Res<()> {
+        if !self.linked.contains(&harness) {
+            harnesses::link(harness, &self.world.data().join("harness"))?;
+            self.linked.push(harness);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_worn(&self) -> bool {
+        self.runs >= RUNS
+    }
+
+    /// Ends the world and adds what is left of it to the verdict of the last run.
+    pub(crate) fn end(self, verdict: &mut Verdict) {
+        match self.world.end() {
+            Err(trouble) => verdict.find(Fault::Broken, format!("at the end: {trouble}")),
+            Ok(litter) => {
+                for (pid, command) in litter.processes {
+                    verdict.find(Fault::Process, format!("left: process {pid} ({command})"));
+                }
+                for mount in litter.mounts {
+                    verdict.find(Fault::Mount, format!("left: {mount}"));
+                }
+                for group in litter.cgroups {
+                    verdict.find(Fault::Cgroup, format!("left: {}", group.display()));
+                }
+            }
+        }
+    }
+}
