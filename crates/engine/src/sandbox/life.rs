@@ -27,6 +27,10 @@ use crate::state::{OpState, lost};
 /// How long a supervisor that was told to end may take beyond the grace it gives to its processes.
 const STOP_SLACK: Duration = Duration::from_secs(10);
 
+/// How long a supervisor that can be found may refuse to be reached.
+const REACH: Duration = Duration::from_secs(30);
+const REACH_AGAIN: Duration = Duration::from_millis(5);
+
 /// A supervisor that was reached and fenced.
 pub(super) struct Up {
     link: Link,
@@ -118,7 +122,8 @@ impl Sandbox {
                         .map_err(|e| error::internal("the start was abandoned", &e))?
                         .map_err(|e| error::of_level(&e))?;
                 }
-                let (link, fenced, frames) = link::open(&dir, epoch).await.map_err(of_link)?;
+                let opened = reach(&shared, &dir, epoch).await;
+                let (link, fenced, frames) = opened.map_err(of_link)?;
                 let at_witness = hash_at(&shared, id, fenced.witness).await?;
                 Ok(Up {
                     link,
@@ -171,8 +176,8 @@ impl Sandbox {
     }
 
     fn not_up(&mut self, problem: ApiError, turn: &mut Turn) {
-        if self.shared.level.find(&self.dir).is_none() && self.state.running.is_some() {
-            // It went away between being found and being reached.
+        if problem.code == ErrorCode::Unavailable && self.state.running.is_some() {
+            // It went away between being found and being reached, or hangs: then it is ended.
             self.phase = Phase::Crashing {
                 stopped: Vec::new(),
             };
@@ -669,6 +674,26 @@ async fn hash_at(
         .first()
         .filter(|event| event.seq == witness.seq)
         .map(|event| event.hash))
+}
+
+/// Connects to a supervisor. One that is dying closes its socket before its last process is gone, so as long as it can be
+/// found, nobody knows yet whether it is lost.
+async fn reach(
+    shared: &Shared,
+    dir: &std::path::Path,
+    epoch: protocol::Epoch,
+) -> Result<(Link, link::Fenced, mpsc::Receiver<FromSupervisor>), link::Error> {
+    let deadline = tokio::time::Instant::now() + REACH;
+    loop {
+        match link::open(dir, epoch).await {
+            Err(link::Error::Unreachable { .. })
+                if tokio::time::Instant::now() < deadline && shared.level.find(dir).is_some() =>
+            {
+                tokio::time::sleep(REACH_AGAIN).await;
+            }
+            done => return done,
+        }
+    }
 }
 
 fn of_link(failure: link::Error) -> ApiError {
