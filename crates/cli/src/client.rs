@@ -5,6 +5,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -19,6 +20,9 @@ use tokio::net::UnixStream;
 
 /// The API socket's name in the data directory.
 pub(crate) const SOCKET: &str = "api.sock";
+
+/// How long a daemon may take from its start to its first answer.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Speaks to the daemon of one data directory.
 #[derive(Debug, Clone)]
@@ -45,11 +49,8 @@ impl Client {
                     io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
                 ) =>
             {
-                let data = self.data.clone();
-                tokio::task::spawn_blocking(move || start_daemon(&data))
-                    .await
-                    .map_err(|e| ApiError::new(ErrorCode::Internal, e.to_string()))??;
-                self.dial().await.map_err(|e| self.unreachable(&e))?
+                self.begin().await?;
+                self.dial_soon().await?
             }
             Err(other) => return Err(self.unreachable(&other)),
         };
@@ -64,6 +65,33 @@ impl Client {
         // The connection's own error is also the request's.
         tokio::spawn(async move { connection.await.unwrap_or_default() });
         Ok(sender)
+    }
+
+    /// Starts a daemon, unless another command does.
+    async fn begin(&self) -> Result<(), ApiError> {
+        let data = self.data.clone();
+        tokio::task::spawn_blocking(move || start_daemon(&data))
+            .await
+            .map_err(|e| ApiError::new(ErrorCode::Internal, e.to_string()))?
+    }
+
+    /// Connects to a daemon that was just started: by us, or by another command, and then it may end before it listens.
+    async fn dial_soon(&self) -> Result<UnixStream, ApiError> {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let mut wait = Duration::from_millis(5);
+        loop {
+            match self.dial().await {
+                Ok(stream) => return Ok(stream),
+                Err(error) if tokio::time::Instant::now() >= deadline => {
+                    return Err(self.unreachable(&error));
+                }
+                Err(_) => tokio::time::sleep(wait).await,
+            }
+            wait = (wait * 2).min(Duration::from_millis(200));
+            if wait >= Duration::from_millis(40) {
+                self.begin().await?;
+            }
+        }
     }
 
     async fn dial(&self) -> io::Result<UnixStream> {

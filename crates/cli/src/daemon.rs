@@ -117,7 +117,13 @@ async fn run(options: &Serve, data: &Path) -> Result<(), ApiError> {
         });
     }
     if options.announce {
-        announce("ready").map_err(|e| unusable(data, "tell that it serves", &e))?;
+        match announce("ready") {
+            // The command that waited was killed; the daemon is there for others too.
+            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+                return Err(unusable(data, "tell that it serves", &e));
+            }
+            _ => {}
+        }
     }
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
         .map_err(|e| unusable(data, "hear signals for", &e))?;
@@ -276,11 +282,10 @@ fn token(data: &Path) -> Result<String, ApiError> {
 /// Writes the one line that the starting command waits for, and lets go of stdout.
 pub(crate) fn announce(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()?;
+    let told = writeln!(out, "{line}").and_then(|()| out.flush());
     let null = File::options().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;
-    Ok(())
+    told
 }
 
 fn unusable(path: &Path, verb: &str, error: &io::Error) -> ApiError {
