@@ -159,27 +159,33 @@ pub fn parse(text: &str) -> Result<(&'static str, String), Error> {
 /// # Errors
 /// See [`Error`].
 pub fn install(dir: &Path, name: &str, version: &str) -> Result<Installed, Error> {
+    install_with(Path::new("npm"), dir, name, version)
+}
+
+fn install_with(npm: &Path, dir: &Path, name: &str, version: &str) -> Result<Installed, Error> {
     let recipe = recipe(name)?;
     let (_, version) = parse(&format!("{name}@{version}"))?;
     let home = dir.join(recipe.name);
+    fs::create_dir_all(&home).map_err(file("create", &home))?;
+    // npm runs in another directory.
+    let home = home.canonicalize().map_err(file("find", &home))?;
     let place = home.join(&version);
+    let lock_path = home.join(".lock");
+    let lock = File::create(&lock_path).map_err(file("open", &lock_path))?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(|e| file("lock", &lock_path)(e.into()))?;
     let installed = |already| Installed {
         name: recipe.name.to_owned(),
         version: version.clone(),
         path: place.clone(),
         already,
     };
-    fs::create_dir_all(&home).map_err(file("create", &home))?;
-    let lock_path = home.join(".lock");
-    let lock = File::create(&lock_path).map_err(file("open", &lock_path))?;
-    flock(&lock, FlockOperation::LockExclusive).map_err(|e| file("lock", &lock_path)(e.into()))?;
     if place.is_dir() {
         return Ok(installed(true));
     }
     let fetched = home.join(".fetch");
     remove(&fetched)?;
     fs::create_dir(&fetched).map_err(file("create", &fetched))?;
-    let done = fetch(recipe, &version, &fetched)
+    let done = fetch(npm, recipe, &version, &fetched)
         .and_then(|()| arrange(recipe, &fetched))
         .and_then(|()| try_out(recipe, &version, &fetched))
         .and_then(|()| fs::rename(&fetched, &place).map_err(file("rename to", &place)));
@@ -243,7 +249,7 @@ fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-fn fetch(recipe: &Recipe, version: &str, into: &Path) -> Result<(), Error> {
+fn fetch(npm: &Path, recipe: &Recipe, version: &str, into: &Path) -> Result<(), Error> {
     let mut packages = vec![format!("{}@{version}", recipe.package)];
     packages.extend(
         recipe
@@ -253,7 +259,7 @@ fn fetch(recipe: &Recipe, version: &str, into: &Path) -> Result<(), Error> {
     );
     // No scripts: the packages need none, and they would run as us. `--force` steps over the wanted Node version, which
     // is about the Node of the host, not the one that is fetched.
-    let out = Command::new("npm")
+    let out = Command::new(npm)
         .arg("install")
         .arg("--prefix")
         .arg(into)
@@ -276,7 +282,7 @@ fn fetch(recipe: &Recipe, version: &str, into: &Path) -> Result<(), Error> {
         .output()
         .map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => Error::NoNpm,
-            _ => file("run", Path::new("npm"))(source),
+            _ => file("run", npm)(source),
         })?;
     if out.status.success() {
         return Ok(());
@@ -379,19 +385,22 @@ fn try_out(recipe: &Recipe, version: &str, fetched: &Path) -> Result<(), Error> 
     Ok(())
 }
 
-/// Returns the first line on stderr that says something.
+/// Returns the first line on stderr that says something to a person.
 fn one_line(out: &Output) -> String {
+    const FACTS: &[&str] = &["code ", "errno ", "syscall ", "address ", "port ", "type "];
     let said = String::from_utf8_lossy(&out.stderr);
-    let lines = || said.lines().map(str::trim).filter(|l| !l.is_empty());
-    let telling = |l: &&str| !l.starts_with("npm error code") && !l.starts_with("npm warn");
-    let line = lines()
-        .find(telling)
-        .or_else(|| lines().next())
-        .unwrap_or("it said nothing");
-    line.trim_start_matches("npm error ")
-        .chars()
-        .take(200)
-        .collect()
+    let lines = || {
+        said.lines()
+            .map(|l| {
+                l.trim()
+                    .trim_start_matches("npm error ")
+                    .trim_start_matches("network ")
+            })
+            .filter(|l| !l.is_empty() && !l.starts_with("npm warn"))
+    };
+    let line = lines().find(|l| !FACTS.iter().any(|f| l.starts_with(f)));
+    let line = line.or_else(|| lines().next()).unwrap_or("it said nothing");
+    line.chars().take(200).collect()
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod jsonl;
 mod pi;
 pub mod shell;
 mod text;
+mod turn;
 mod words;
 
 pub use claude::Claude;

@@ -14,6 +14,7 @@ use protocol::{Outcome, paths};
 use serde_json::{Value, json};
 
 use crate::args::{Args, Takes};
+use crate::turn::Turn;
 use crate::{
     CallResult, Dialect, Driver, Ended, Error, Phase, Plan, PlanFile, Program, Repair, Start,
     ToolUse, TranscriptAt, Write, files, shell,
@@ -173,8 +174,15 @@ impl Driver for Claude {
         transcript: &[u8],
         results: &dyn Fn(&ToolUse) -> CallResult,
     ) -> Repair {
-        let dir = project_dir(start);
-        repair::repair(transcript, &dir, headless(start, &parse(start)), results)
+        let args = parse(start);
+        let has_past = args.has(RESUME) || args.has(CONTINUE);
+        let turn = Turn::new(headless(start, &args), &args, has_past);
+        let mut repair = repair::repair(transcript, &project_dir(start), &start.cwd, turn, results);
+        // A copy that has not begun is made again, for which its id must be free.
+        if repair.phase == Phase::Empty && matches!(session(start, &args), Session::New(_)) {
+            repair.bytes.clear();
+        }
+        repair
     }
 
     fn ended(&self, start: &Start, outcome: &Outcome) -> Ended {
@@ -425,6 +433,3 @@ fn plan(start: &Start, args: &Args, words: Vec<String>, files: Vec<PlanFile>) ->
         stdin: start.tty || (is_session(args) && args.rest.is_empty()),
     }
 }
-
-#[cfg(test)]
-mod tests;

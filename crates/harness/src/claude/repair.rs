@@ -2,19 +2,26 @@
 //!
 //! The lines of an answer are written when it is whole, and each tool result hangs below the block that asked for it.
 
+use protocol::shim::{RESUME_FILLER, RESUME_PROMPT};
 use serde_json::{Value, json};
 
 use super::show;
 use crate::jsonl::{self, Line};
+use crate::turn::Turn;
 use crate::{CallResult, Phase, Repair, ToolUse, ids};
 
 pub(super) fn repair(
     transcript: &[u8],
     project_dir: &str,
-    headless: bool,
+    cwd: &str,
+    turn: Turn<'_>,
     results: &dyn Fn(&ToolUse) -> CallResult,
 ) -> Repair {
-    let (lines, good) = jsonl::read(transcript);
+    let (mut lines, mut good) = jsonl::read(transcript);
+    if let Some(at) = resumed_in_vain(&lines) {
+        lines.retain(|l| l.at < at);
+        good = at;
+    }
     let told = |bytes: &[u8], phase| Repair {
         bytes: bytes.to_vec(),
         repaired: Vec::new(),
@@ -26,6 +33,9 @@ pub(super) fn repair(
         // An id is in use as soon as its file is there, even empty. What it holds, if anything, is no conversation.
         return told(b"", Phase::Empty);
     };
+    if !turn.has_begun(lines.iter().rev().filter_map(prompt)) {
+        return told(&transcript[..good], Phase::Empty);
+    }
     let answer = last_answer(&talk);
     let Some(first) = answer.first() else {
         return told(&transcript[..good], Phase::Interrupted);
@@ -49,12 +59,16 @@ pub(super) fn repair(
         .flat_map(|line| tool_uses(line).map(move |call| (*line, call)))
         .collect();
     if calls.is_empty() {
-        return match first.text("/message/stop_reason") {
-            Some("pause_turn") => told(&transcript[..good], Phase::Interrupted),
-            Some("tool_use") | None => told(&transcript[..first.at], Phase::Interrupted),
-            Some(_) if headless => told(&transcript[..first.at], Phase::Interrupted),
-            Some(_) => told(&transcript[..good], Phase::Settled),
+        let whole = match first.text("/message/stop_reason") {
+            Some("pause_turn") => return told(&transcript[..good], Phase::Interrupted),
+            Some("tool_use") | None => false,
+            Some(_) => true,
         };
+        if whole && !turn.headless {
+            return told(&transcript[..good], Phase::Settled);
+        }
+        // What is left may end with a resume that led nowhere.
+        return repair(&transcript[..first.at], project_dir, cwd, turn, results);
     }
     let answered: Vec<&str> = talk.iter().flat_map(|l| result_ids(l)).collect();
     let mut repair = told(&transcript[..good], Phase::Interrupted);
@@ -64,7 +78,10 @@ pub(super) fn repair(
         }
         let session = line.text("/sessionId").unwrap_or_default();
         let result = results(&call);
-        let shown = show::show(&call, &result, &format!("{project_dir}/{session}"));
+        let mut shown = show::show(&call, &result, &format!("{project_dir}/{session}"));
+        if matches!(result, CallResult::Settled { .. }) && may_have_moved(line, &call, cwd) {
+            shown.add_line(&format!("Shell cwd was reset to {cwd}"));
+        }
         jsonl::push(
             &mut repair.bytes,
             &record(line, last, &lines, &call, &shown),
@@ -109,20 +126,66 @@ fn record(asked: &Line, last: &Line, lines: &[Line], call: &ToolUse, shown: &sho
     record
 }
 
+/// Whether the next command would have started in another directory than it will: a harness that is started anew begins in
+/// its first directory, and says so in the words that are added where this is true.
+fn may_have_moved(asked: &Line, call: &ToolUse, cwd: &str) -> bool {
+    let command = call.input.get("command").and_then(Value::as_str);
+    let moves = |word| matches!(word, "cd" | "pushd" | "popd");
+    let mut words = command
+        .unwrap_or_default()
+        .split(|c: char| c.is_whitespace() || ";&|(){}".contains(c));
+    asked.text("/cwd").is_some_and(|there| there != cwd) || words.any(moves)
+}
+
+/// Where the traces of a resume begin that led to no answer: the words it was resumed with, and the filler before them.
+///
+/// They are taken back, so that a session which is killed again and again does not collect them, and because Claude Code
+/// does not go on by itself where it was told so in vain.
+fn resumed_in_vain(lines: &[Line]) -> Option<usize> {
+    let says = |line: &Line, text| {
+        line.text("/message/content")
+            .or(line.text("/message/content/0/text"))
+            == Some(text)
+    };
+    let talk = lines
+        .iter()
+        .rev()
+        .filter(|l| (is(l, "user") || is(l, "assistant")) && !is_sidechain(l));
+    talk.take_while(|l| match is(l, "user") {
+        true => says(l, RESUME_PROMPT),
+        false => says(l, RESUME_FILLER) && l.text("/message/model") == Some("<synthetic>"),
+    })
+    .last()
+    .map(|l| l.at)
+}
+
+fn is_sidechain(line: &Line) -> bool {
+    line.value.get("isSidechain") == Some(&Value::Bool(true))
+}
+
 fn is(line: &Line, kind: &str) -> bool {
     line.text("/type") == Some(kind)
 }
 
 /// Whether a line is part of the conversation: not a sub-agent's, not a note of the harness to itself or to the model.
 fn is_talk(line: &Line) -> bool {
-    let flag = |key| line.value.get(key) == Some(&Value::Bool(true));
-    if flag("isSidechain") || flag("isMeta") || !(is(line, "user") || is(line, "assistant")) {
+    let meta = line.value.get("isMeta") == Some(&Value::Bool(true));
+    if meta || is_sidechain(line) || !(is(line, "user") || is(line, "assistant")) {
         return false;
     }
     let text = line
         .text("/message/content")
         .or(line.text("/message/content/0/text"));
     !text.is_some_and(|t| t.starts_with("<command-name>") || t.starts_with("<local-command-"))
+}
+
+/// The prompt of the user in a line.
+fn prompt(line: &Line) -> Option<&str> {
+    let text = line
+        .text("/message/content")
+        .or(line.text("/message/content/0/text"))?;
+    let summary = line.value.get("isCompactSummary") == Some(&Value::Bool(true));
+    (is(line, "user") && is_talk(line) && !summary && text != RESUME_PROMPT).then_some(text)
 }
 
 /// What it writes as the user when the user stopped the turn.

@@ -23,6 +23,18 @@ pub(super) struct Shown {
     pub(super) file: Option<PlanFile>,
 }
 
+impl Shown {
+    /// Adds what the harness says below the output.
+    pub(super) fn add_line(&mut self, line: &str) {
+        self.told.text = format!("{}\n{line}", self.told.text);
+        if let Some(stderr) = self.own.get_mut("stderr") {
+            *stderr = format!("\n{line}").into();
+        } else {
+            self.own = own(&self.told);
+        }
+    }
+}
+
 /// Tools that change nothing.
 const READERS: &[&str] = &[
     "Glob",

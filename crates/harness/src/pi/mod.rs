@@ -13,6 +13,7 @@ use protocol::{Outcome, paths};
 use serde_json::{Value, json};
 
 use crate::args::{Args, Takes};
+use crate::turn::Turn;
 use crate::{
     CallResult, Dialect, Driver, Ended, Error, Phase, Plan, PlanFile, Program, Repair, Start,
     ToolUse, TranscriptAt, Write, clock, files,
@@ -134,7 +135,15 @@ impl Driver for Pi {
         transcript: &[u8],
         results: &dyn Fn(&ToolUse) -> CallResult,
     ) -> Repair {
-        repair::repair(transcript, headless(start, &parse(start)), results)
+        let args = parse(start);
+        let has_past = !matches!(session(start, &args), Session::New(_));
+        let turn = Turn::new(headless(start, &args), &args, has_past);
+        let mut repair = repair::repair(transcript, turn, results);
+        // A copy that has not begun is made again, for which its id must be free.
+        if repair.phase == Phase::Empty && matches!(session(start, &args), Session::Forked(_)) {
+            repair.bytes.clear();
+        }
+        repair
     }
 
     fn ended(&self, start: &Start, outcome: &Outcome) -> Ended {
@@ -418,6 +427,3 @@ fn plan(start: &Start, args: &Args, words: Vec<String>, files: Vec<PlanFile>) ->
         stdin: start.tty || (is_session(args) && args.rest.is_empty()),
     }
 }
-
-#[cfg(test)]
-mod tests;

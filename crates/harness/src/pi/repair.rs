@@ -2,18 +2,24 @@
 
 use std::collections::BTreeSet;
 
+use protocol::shim::RESUME_PROMPT;
 use serde_json::{Value, json};
 
 use super::show;
 use crate::jsonl::{self, Line};
+use crate::turn::Turn;
 use crate::{CallResult, Phase, Repair, ToolUse, ids};
 
 pub(super) fn repair(
     transcript: &[u8],
-    headless: bool,
+    turn: Turn<'_>,
     results: &dyn Fn(&ToolUse) -> CallResult,
 ) -> Repair {
-    let (lines, good) = jsonl::read(transcript);
+    let (mut lines, mut good) = jsonl::read(transcript);
+    if let Some(at) = resumed_in_vain(&lines) {
+        lines.retain(|l| l.at < at);
+        good = at;
+    }
     let told = |bytes: &[u8], phase| Repair {
         bytes: bytes.to_vec(),
         repaired: Vec::new(),
@@ -28,6 +34,9 @@ pub(super) fn repair(
     let Some(last) = talk.last() else {
         return told(&transcript[..good], Phase::Empty);
     };
+    if !turn.has_begun(talk.iter().rev().filter_map(|l| prompt(l))) {
+        return told(&transcript[..good], Phase::Empty);
+    }
     let Some(at) = talk.iter().rposition(|l| role(l) == Some("assistant")) else {
         return told(&transcript[..good], Phase::Interrupted);
     };
@@ -37,10 +46,11 @@ pub(super) fn repair(
         return told(&transcript[..good], Phase::Interrupted);
     }
     if stop != "toolUse" && after.is_empty() {
-        return match headless {
-            true => told(&transcript[..answer.at], Phase::Interrupted),
-            false => told(&transcript[..good], Phase::Settled),
-        };
+        if turn.headless {
+            // What is left may end with a resume that led nowhere.
+            return repair(&transcript[..answer.at], turn, results);
+        }
+        return told(&transcript[..good], Phase::Settled);
     }
     let answered: BTreeSet<&str> = after
         .iter()
@@ -77,6 +87,18 @@ pub(super) fn repair(
         parent = id;
     }
     repair
+}
+
+/// Where the words begin with which the session was resumed, if that led to no answer. They are taken back, so that a
+/// session which is killed again and again does not collect them.
+fn resumed_in_vain(lines: &[Line]) -> Option<usize> {
+    let says = |line: &Line| {
+        ["/content", "/message/content", "/message/content/0/text"]
+            .iter()
+            .any(|at| line.text(at) == Some(RESUME_PROMPT))
+    };
+    let talk = lines.iter().rev().filter(|l| is_talk(l));
+    talk.take_while(|l| says(l)).last().map(|l| l.at)
 }
 
 fn id(line: &Line) -> Option<&str> {
@@ -120,6 +142,14 @@ fn is_talk(line: &Line) -> bool {
         role(line),
         Some("user" | "assistant" | "toolResult" | "custom")
     )
+}
+
+/// The prompt of the user in an entry.
+fn prompt(line: &Line) -> Option<&str> {
+    let text = line
+        .text("/message/content")
+        .or(line.text("/message/content/0/text"))?;
+    (role(line) == Some("user") && text != RESUME_PROMPT).then_some(text)
 }
 
 fn tool_uses(line: &Line) -> impl Iterator<Item = ToolUse> {
