@@ -308,6 +308,6 @@ fn a_long_directory_has_a_short_name() {
     }
     let at = driver("claude").unwrap().transcript(&s).unwrap();
     let name = at.dir.rsplit('/').next().unwrap();
-    assert!(name.starts_with("-tmp-long-aaa") && name.ends_with("---rh6e30"));
+    assert!(name.starts_with("-tmp-long-aaa") && name.ends_with("ccc-rh6e30"));
     assert_eq!(name.len(), 200 + 1 + 6);
 }
