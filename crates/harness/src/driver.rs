@@ -195,6 +195,8 @@ pub trait Driver: Send + Sync {
     /// Gives each dangling tool call its true result, and drops what a kill left half written: a torn last line, or an
     /// answer of the model that is not whole. A session that prints its answer and exits is also taken back to before
     /// its last answer, so that the harness asks again, is served from the journal, and prints it.
+    ///
+    /// `results` is asked once for each dangling call of the shell tool, in order, and for no other tool.
     fn repair(
         &self,
         start: &Start,

@@ -286,6 +286,40 @@ fn what_is_not_known_is_told_in_plain_words() {
 }
 
 #[test]
+fn a_tool_inside_the_harness_is_never_said_not_to_have_started() {
+    for (harness, shell, edit, read) in [
+        (
+            "claude",
+            r#""name":"Bash""#,
+            r#""name":"Edit""#,
+            r#""name":"Read""#,
+        ),
+        (
+            "pi",
+            r#""name":"bash""#,
+            r#""name":"edit""#,
+            r#""name":"read""#,
+        ),
+    ] {
+        let dangling = String::from_utf8(fixture(&format!("{harness}-dangling"))).unwrap();
+        for (tool, words) in [(edit, "may or may not"), (read, "changes nothing")] {
+            let old = dangling.replace(shell, tool);
+            let asked = |call: &ToolUse| panic!("asked for {}", call.name);
+            let repair =
+                driver(harness)
+                    .unwrap()
+                    .repair(&start(&["go"], true), old.as_bytes(), &asked);
+            let added = String::from_utf8(repair.bytes[old.len()..].to_vec()).unwrap();
+            assert_eq!(
+                (repair.repaired.len(), added.matches(words).count() >= 2),
+                (2, true),
+                "{added}"
+            );
+        }
+    }
+}
+
+#[test]
 fn claude_is_told_that_the_next_command_starts_in_the_first_directory() {
     let moved = String::from_utf8(fixture("claude-dangling"))
         .unwrap()

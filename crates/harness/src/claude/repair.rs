@@ -10,6 +10,9 @@ use crate::jsonl::{self, Line};
 use crate::turn::Turn;
 use crate::{CallResult, Phase, Repair, ToolUse, ids};
 
+/// The tool whose calls are operations.
+const SHELL_TOOL: &str = "Bash";
+
 pub(super) fn repair(
     transcript: &[u8],
     project_dir: &str,
@@ -77,7 +80,11 @@ pub(super) fn repair(
             continue;
         }
         let session = line.text("/sessionId").unwrap_or_default();
-        let result = results(&call);
+        // Whatever the journal says or does not say of it: another tool runs inside the harness.
+        let result = match call.name.as_str() {
+            SHELL_TOOL => results(&call),
+            _ => CallResult::NotOurs,
+        };
         let mut shown = show::show(&call, &result, &format!("{project_dir}/{session}"));
         if matches!(result, CallResult::Settled { .. }) && may_have_moved(line, &call, cwd) {
             shown.add_line(&format!("Shell cwd was reset to {cwd}"));
