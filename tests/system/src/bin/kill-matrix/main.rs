@@ -1,6 +1,6 @@
 //! The kill matrix: everybody who can be killed, at every point of an operation's life, many times with different seeds.
 //!
-//! `kill-matrix --seeds N [--cell VICTIM:POINT] [--harness claude|pi|none] [--seed S] [--base N] [--jobs N]`
+//! `kill-matrix --seeds N [--cell VICTIM:POINT] [--harness claude|pi|none] [--seed S] [--base N] [--jobs N] [--renew N]`
 //!
 //! Prints one line a cell and a verdict; ends with 1 if any promise was broken, and says how to run that seed again.
 
@@ -36,6 +36,8 @@ struct Options {
     seed: Option<u64>,
     base: u64,
     jobs: usize,
+    /// Runs in one world before its end is looked at.
+    renew: u32,
     wanted: Wanted,
 }
 
@@ -45,6 +47,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Res<Options> {
         seed: None,
         base: 1,
         jobs: 2,
+        renew: 40,
         wanted: Wanted::default(),
     };
     while let Some(name) = args.next() {
@@ -56,6 +59,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Res<Options> {
             "--seed" => options.seed = Some(value.parse()?),
             "--base" => options.base = value.parse()?,
             "--jobs" => options.jobs = value.parse()?,
+            "--renew" => options.renew = value.parse()?,
             "--cell" => options.wanted.cell(&value)?,
             "--harness" => options.wanted.under = Some(value.parse()?),
             _ => return Err(trouble(format!("{name} is not known"))),
@@ -72,6 +76,7 @@ struct Job {
 
 /// What all workers share.
 struct Board {
+    renew: u32,
     cells: Vec<Cell>,
     jobs: Mutex<VecDeque<Job>>,
     scores: Mutex<Vec<Score>>,
@@ -144,7 +149,7 @@ impl Board {
             if !verdict.findings.is_empty() {
                 // What it left would be counted again and again.
                 stage = None;
-            } else if stage.as_ref().is_some_and(Stage::is_worn) {
+            } else if stage.as_ref().is_some_and(|s| s.runs() >= self.renew) {
                 self.end(&mut stage, &job);
             }
             last = Some(job);
@@ -203,6 +208,7 @@ fn matrix(options: &Options) -> Res<bool> {
         }
     }
     let board = Board {
+        renew: options.renew,
         cells,
         jobs: Mutex::new(jobs),
         scores: Mutex::new(scores),

@@ -5,9 +5,6 @@ use system_tests::{Res, World, harnesses};
 use crate::program::Blob;
 use crate::report::{Fault, Verdict};
 
-/// Runs in one world before its end is looked at.
-const RUNS: u32 = 40;
-
 /// A worker's world.
 pub(crate) struct Stage {
     pub(crate) world: World,
@@ -46,8 +43,9 @@ impl Stage {
         Ok(())
     }
 
-    pub(crate) fn is_worn(&self) -> bool {
-        self.runs >= RUNS
+    /// How many runs it has seen.
+    pub(crate) fn runs(&self) -> u32 {
+        self.runs
     }
 
     /// Ends the world and adds what is left of it to the verdict of the last run.
