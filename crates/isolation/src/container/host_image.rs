@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use super::plan::{Owners, Place, Tree};
 use crate::Error;
@@ -169,11 +170,19 @@ pub(super) fn prepare(data: &Path) -> Result<PathBuf, Error> {
     if root.is_dir() {
         return Ok(root);
     }
+    // Sandboxes that start at the same moment make it once; another process has a draft of its own.
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _turn = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    if root.is_dir() {
+        return Ok(root);
+    }
     let draft = home.join(format!("new-{name}-{}", std::process::id()));
     let steps = || -> io::Result<()> {
         remove(&draft)?;
         fs::create_dir_all(&draft)?;
         generate(&draft)?;
+        // A power cut must not leave the name without the content: it would stay for ever.
+        rustix::fs::syncfs(fs::File::open(&draft)?)?;
         match fs::rename(&draft, &root) {
             // Made by somebody else meanwhile.
             Err(_) if root.is_dir() => remove(&draft),
@@ -378,6 +387,22 @@ mod tests {
             fs::metadata(root.join("tmp")).unwrap().mode() & 0o7777,
             0o1777
         );
+    }
+
+    #[test]
+    fn starts_at_the_same_moment_find_a_whole_root() {
+        for _ in 0..20 {
+            let dir = tempfile::tempdir().unwrap();
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        let root = prepare(dir.path()).unwrap();
+                        assert!(root.join("etc/group").exists());
+                        assert!(fs::symlink_metadata(root.join("bin")).is_ok());
+                    });
+                }
+            });
+        }
     }
 
     #[test]
