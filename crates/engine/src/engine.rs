@@ -11,6 +11,7 @@ use protocol::{
 use workspace::Keep;
 
 use crate::error;
+use crate::machine;
 use crate::sandbox::{self, Handle};
 use crate::session;
 use crate::shared::{Shared, now};
@@ -121,6 +122,9 @@ impl Engine {
             if let Some(session) = going_on {
                 session::spawn(handle, session);
             }
+        }
+        if let Err(failure) = machine::remember(&shared.config.data) {
+            tracing::warn!(%failure, "the next start will take the machine for one that went down");
         }
         let (sandboxes, damaged) = (RwLock::new(sandboxes), RwLock::new(damaged));
         Ok((

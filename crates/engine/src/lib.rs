@@ -9,6 +9,7 @@
 mod engine;
 mod error;
 mod link;
+mod machine;
 mod models;
 pub mod recover;
 mod sandbox;

@@ -4,9 +4,18 @@
 //! so "unknown to it" means "never started, and cannot start any more".
 
 use protocol::table::OpRow;
-use protocol::{Boot, Replay, Settlement};
+use protocol::{Boot, Outcome, Replay, Settlement};
 
 use crate::state::{Op, OpState};
+
+/// Whether what an operation wrote is still there although no cut holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Files {
+    /// The machine has not gone down since: the kernel kept every write.
+    Kept,
+    /// The machine went down: what was not in a cut may be gone, while the outcome is on disk.
+    Doubtful,
+}
 
 /// What is to be done with one open operation.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,14 +43,17 @@ pub enum Verdict {
         attempt: u32,
         /// What the caller allowed.
         replay: Replay,
+        /// The exit code, where that is known and only the files are not.
+        exit_code: Option<u8>,
     },
 }
 
-/// Decides about one open operation. `row` is what the supervisor's table says, `live` the boot that runs now.
+/// Decides about one open operation. `row` is what the supervisor's table says, `live` the boot that runs now, `files` what
+/// can be said of writes that are in no cut.
 ///
 /// Returns `None` for a settled operation.
 #[must_use]
-pub fn verdict(op: &Op, row: Option<&OpRow>, live: Option<Boot>) -> Option<Verdict> {
+pub fn verdict(op: &Op, row: Option<&OpRow>, live: Option<Boot>, files: Files) -> Option<Verdict> {
     let (spec, journaled) = match &op.state {
         OpState::Intended { spec } => (spec, 0),
         OpState::Running { spec, attempt, .. } => (spec, *attempt),
@@ -49,6 +61,15 @@ pub fn verdict(op: &Op, row: Option<&OpRow>, live: Option<Boot>) -> Option<Verdi
     };
     Some(match row {
         Some(row) => match &row.settlement {
+            // To tell of an exit code while its files are gone would be a lie: files and journal are one cut.
+            Some(Settlement {
+                outcome: Outcome::Exited { exit_code },
+                ..
+            }) if live.is_none() && files == Files::Doubtful => Verdict::Lost {
+                attempt: row.attempt,
+                replay: spec.replay,
+                exit_code: Some(*exit_code),
+            },
             Some(settlement) => Verdict::Settle {
                 attempt: row.attempt,
                 settlement: settlement.clone(),
@@ -59,12 +80,14 @@ pub fn verdict(op: &Op, row: Option<&OpRow>, live: Option<Boot>) -> Option<Verdi
             None => Verdict::Lost {
                 attempt: row.attempt,
                 replay: spec.replay,
+                exit_code: None,
             },
         },
         // The start was seen, the row is gone: the table lost it. Nothing is known, so nothing is run again.
         None if journaled > 0 => Verdict::Lost {
             attempt: journaled,
             replay: spec.replay,
+            exit_code: None,
         },
         None => Verdict::Start { attempt: 1 },
     })
@@ -72,7 +95,7 @@ pub fn verdict(op: &Op, row: Option<&OpRow>, live: Option<Boot>) -> Option<Verdi
 
 #[cfg(test)]
 mod tests {
-    use protocol::{Offset, OpSpec, Origin, Outcome, Role, Seq, UnixMillis};
+    use protocol::{Offset, OpSpec, Origin, Role, Seq, UnixMillis};
 
     use super::*;
 
@@ -122,7 +145,9 @@ mod tests {
         let lost = Some(Verdict::Lost {
             attempt: 1,
             replay: Replay::Safe,
+            exit_code: None,
         });
+        let verdict = |op: &Op, row: Option<&OpRow>, live| verdict(op, row, live, Files::Kept);
         // Never reached the supervisor.
         assert_eq!(
             verdict(&intended, None, Some(Boot(2))),
@@ -146,5 +171,37 @@ mod tests {
         }
         // The journal saw a start that the table does not know.
         assert_eq!(verdict(&running, None, Some(Boot(2))), lost);
+    }
+
+    #[test]
+    fn an_exit_code_without_its_files_is_lost() {
+        let running = op(OpState::Running {
+            spec: spec(),
+            boot: Boot(2),
+            attempt: 1,
+        });
+        let decide = |row: &OpRow, live| verdict(&running, Some(row), live, Files::Doubtful);
+        let lost = Some(Verdict::Lost {
+            attempt: 1,
+            replay: Replay::Safe,
+            exit_code: Some(3),
+        });
+        assert_eq!(decide(&row(2, 1, true), None), lost);
+        // A supervisor that lives was started after the machine came up: its operations' files are there.
+        let settled = decide(&row(2, 1, true), Some(Boot(2)));
+        assert!(
+            matches!(settled, Some(Verdict::Settle { .. })),
+            "{settled:?}"
+        );
+        // No success is claimed by the others.
+        let mut cancelled = row(2, 1, true);
+        if let Some(settlement) = &mut cancelled.settlement {
+            settlement.outcome = Outcome::Cancelled;
+        }
+        let settled = decide(&cancelled, None);
+        assert!(
+            matches!(settled, Some(Verdict::Settle { .. })),
+            "{settled:?}"
+        );
     }
 }

@@ -111,12 +111,16 @@ impl Sandbox {
                     .unwrap_or_default();
                 settlement.error = Some(format!("{before}{failed}"));
             }
+            let cut = match (&cut, &failed) {
+                (None, None) => self.cut_since(&op),
+                (cut, _) => cut.clone(),
+            };
             self.push(
                 turn,
                 Event::OpSettled {
                     op: op.clone(),
                     settlement,
-                    cut: cut.clone(),
+                    cut,
                 },
             );
             turn.after
@@ -127,6 +131,14 @@ impl Sandbox {
             sandbox.maybe_cut();
             sandbox.maybe_after_crash();
         }));
+    }
+
+    /// Returns the last cut, where it was taken since this operation was asked for: with nothing changed after it, it holds
+    /// whatever the operation wrote.
+    fn cut_since(&self, op: &OpId) -> Option<CutId> {
+        let last = self.state.last_cut();
+        let before = self.state.ops.get(op)?.cut_before.as_ref();
+        last.filter(|last| Some(*last) != before).cloned()
     }
 
     /// Tells everybody of a durable settlement.

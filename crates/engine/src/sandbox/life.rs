@@ -20,7 +20,8 @@ use super::actor::{Done, Phase, Sandbox, Turn, answer};
 use super::cuts::Settling;
 use crate::error;
 use crate::link::{self, Link};
-use crate::recover::{Verdict, verdict};
+use crate::machine;
+use crate::recover::{Files, Verdict, verdict};
 use crate::shared::Shared;
 use crate::state::{OpState, lost};
 
@@ -213,13 +214,18 @@ impl Sandbox {
             reruns: Vec::new(),
             replies: Vec::new(),
         };
+        let files = if machine::went_down(&self.shared.config.data) {
+            Files::Doubtful
+        } else {
+            Files::Kept
+        };
         for id in self.state.open.clone() {
             let row = rows.iter().find(|row| row.op == id);
             let Some(decision) = self
                 .state
                 .ops
                 .get(&id)
-                .and_then(|op| verdict(op, row, live))
+                .and_then(|op| verdict(op, row, live, files))
             else {
                 continue;
             };
@@ -259,17 +265,21 @@ impl Sandbox {
                 Verdict::Lost {
                     attempt,
                     replay: Replay::Safe,
+                    ..
                 } => {
                     crash.reruns.push((id, attempt + 1));
                 }
                 Verdict::Lost {
                     attempt,
                     replay: Replay::Rollback,
+                    ..
                 } if live.is_none() && self.can_roll_back(&id) => {
                     crash.rollback = true;
                     crash.reruns.push((id, attempt + 1));
                 }
-                Verdict::Lost { attempt, .. } => self.settle_lost(id, attempt),
+                Verdict::Lost {
+                    attempt, exit_code, ..
+                } => self.settle_lost(id, attempt, exit_code),
             }
         }
         if live.is_some() {
@@ -294,13 +304,21 @@ impl Sandbox {
         same_cut && alone && no_effects
     }
 
-    fn settle_lost(&mut self, op: OpId, attempt: u32) {
+    fn settle_lost(&mut self, op: OpId, attempt: u32, exit_code: Option<u8>) {
         let length =
             |stream| protocol::Offset(crate::spool::length(&self.dir, &op, attempt, stream));
+        let why = match exit_code {
+            None => {
+                "the sandbox's supervisor was lost while it ran; it may or may not have taken effect".to_owned()
+            }
+            Some(code) => format!(
+                "it exited with {code}, and the machine went down before its files were in a cut; they may be missing"
+            ),
+        };
         let settlement = lost(
             length(protocol::Stream::Stdout),
             length(protocol::Stream::Stderr),
-            "the sandbox's supervisor was lost while it ran; it may or may not have taken effect",
+            &why,
         );
         self.settling.push(Settling {
             op,
