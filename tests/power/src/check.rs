@@ -8,7 +8,7 @@ use protocol::api::{EventView, OpView, SandboxState};
 use protocol::{ApiError, CutId, OpId};
 use serde_json::Value;
 
-use crate::load::Seen;
+use crate::load::{Seen, When};
 use crate::tally::Tally;
 
 /// One sandbox as it is after the cut.
@@ -109,23 +109,23 @@ fn events(seen: &Seen, after: &After, tally: &mut Tally) {
         let nth = usize::try_from(seq).ok()?.checked_sub(1)?;
         after.events.get(nth)
     };
-    for event in &seen.events {
+    for (when, event) in &seen.events {
         tally.events += 1;
         if at(event.seq.0) != Some(event) {
             let what = format!("event {} was announced, and is not there", event.seq);
-            tally.violation(&seen.sandbox, &what);
+            tally.gone(*when, &seen.sandbox, &what);
         }
     }
-    for (op, seq) in &seen.intents {
+    for (when, op, seq) in &seen.intents {
         tally.intents += 1;
         let there = at(seq.0)
             .is_some_and(|e| e.event["kind"] == "op_intent" && e.event["op"] == op.as_str());
         if !there {
             let what = format!("the intent of {op} was announced at {seq}, and is not there");
-            tally.violation(&seen.sandbox, &what);
+            tally.gone(*when, &seen.sandbox, &what);
         }
     }
-    for (view, _) in &seen.settled {
+    for (when, view, _) in &seen.settled {
         tally.settlements += 1;
         let event = view.settled_seq.and_then(|seq| at(seq.0));
         let same = event.is_some_and(|e| {
@@ -140,7 +140,7 @@ fn events(seen: &Seen, after: &After, tally: &mut Tally) {
                 "the settlement of {} was announced, and is not there",
                 view.id
             );
-            tally.violation(&seen.sandbox, &what);
+            tally.gone(*when, &seen.sandbox, &what);
         }
     }
 }
@@ -148,8 +148,8 @@ fn events(seen: &Seen, after: &After, tally: &mut Tally) {
 /// Every announced settlement is told the same again, with its output; the others are told as what is known.
 fn operations(api: &mut Api, seen: &Seen, after: &After, tally: &mut Tally) -> Result<(), Failure> {
     let name = &seen.sandbox;
-    let announced: BTreeSet<&OpId> = seen.settled.iter().map(|(view, _)| &view.id).collect();
-    for (view, stdout) in &seen.settled {
+    let announced: BTreeSet<&OpId> = seen.settled.iter().map(|(_, view, _)| &view.id).collect();
+    for (when, view, stdout) in &seen.settled {
         if *stdout != format!("{}\n", view.id).into_bytes() || view.exit_code != Some(0) {
             tally.violation(
                 name,
@@ -167,7 +167,8 @@ fn operations(api: &mut Api, seen: &Seen, after: &After, tally: &mut Tally) -> R
         });
         if !same {
             let now = after.ops.get(&view.id);
-            tally.violation(
+            tally.gone(
+                *when,
                 name,
                 &format!("{} was announced as {view:?} and is now {now:?}", view.id),
             );
@@ -220,12 +221,20 @@ fn cuts(pool: &Path, seen: &Seen, after: &After, tally: &mut Tally) {
             .collect();
         pool.join("cuts").join(path)
     };
-    let taken = of_kind(&seen.events, "cut_taken");
+    let taken = seen
+        .events
+        .iter()
+        .filter(|(when, event)| *when == When::Before && event.event["kind"] == "cut_taken");
     let mut announced: BTreeSet<CutId> = taken
-        .filter_map(|event| serde_json::from_value(event.event["cut"].clone()).ok())
+        .filter_map(|(_, event)| serde_json::from_value(event.event["cut"].clone()).ok())
         .collect();
     let mut last: Option<&OpView> = None;
-    for (view, _) in &seen.settled {
+    let before = || {
+        seen.settled
+            .iter()
+            .filter(|(when, ..)| *when == When::Before)
+    };
+    for (_, view, _) in before() {
         let Some(cut) = &view.cut else {
             tally.violation(
                 name,
@@ -262,7 +271,7 @@ fn cuts(pool: &Path, seen: &Seen, after: &After, tally: &mut Tally) {
     let Some(cut) = last.cut.as_ref().filter(|cut| !after.dropped.contains(cut)) else {
         return;
     };
-    for (view, _) in &seen.settled {
+    for (_, view, _) in before() {
         if view.settled_seq <= last.settled_seq
             && let Some(problem) = missing(&place(cut.as_str()), view.id.as_str())
         {
@@ -324,7 +333,7 @@ fn head(pool: &Path, seen: &Seen, after: &After, tally: &mut Tally) -> Result<()
             tally.violation(name, &format!("{ran:?} took effect and is not journaled"));
         }
     }
-    let announced: BTreeSet<&OpId> = seen.settled.iter().map(|(view, _)| &view.id).collect();
+    let announced: BTreeSet<&OpId> = seen.settled.iter().map(|(_, view, _)| &view.id).collect();
     for op in after.ops.values().filter(|op| op.exit_code == Some(0)) {
         let problem = missing(&dir, op.id.as_str()).or_else(|| {
             (!lines.contains_key(op.id.as_str())).then(|| "its log line is missing".to_owned())

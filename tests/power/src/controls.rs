@@ -11,6 +11,8 @@ use std::time::Duration;
 use bench::Failure;
 use rusqlite::Connection;
 
+use crate::load::{Power, When};
+
 const RECORD: usize = 64;
 
 /// How a control writes.
@@ -43,8 +45,13 @@ impl Control {
         })
     }
 
-    /// Writes until told to stop or refused; returns how many records it acknowledged.
-    pub(crate) fn write(self, disk: &Path, stop: &AtomicBool) -> Result<u64, Failure> {
+    /// Writes until told to stop or refused; returns how many records it acknowledged before the power went.
+    pub(crate) fn write(
+        self,
+        disk: &Path,
+        power: &Power,
+        stop: &AtomicBool,
+    ) -> Result<u64, Failure> {
         let path = self.path(disk);
         match self {
             Self::Plain | Self::Synced => {
@@ -52,7 +59,7 @@ impl Control {
                 let mut file = File::create(&path).map_err(Failure::cannot(what.clone()))?;
                 // The file itself is there: what is looked at is its content.
                 file.sync_all().map_err(Failure::cannot(what))?;
-                Ok(until(stop, |nth| {
+                Ok(until(power, stop, |nth| {
                     let written = file.write_all(&record(nth));
                     if self == Self::Synced {
                         written.and_then(|()| file.sync_data()).is_ok()
@@ -71,7 +78,7 @@ impl Control {
                     Ok(database)
                 };
                 let database = open().map_err(Failure::cannot("make the control's database"))?;
-                Ok(until(stop, |nth| {
+                Ok(until(power, stop, |nth| {
                     let row = (nth.cast_signed(), record(nth).to_vec());
                     database
                         .execute("INSERT INTO t VALUES(?1, ?2)", row)
@@ -116,10 +123,15 @@ fn record(nth: u64) -> [u8; RECORD] {
 }
 
 /// Calls `write` with 0, 1, … until it fails or is told to stop. Slow enough to leave the disk to whom it is about.
-fn until(stop: &AtomicBool, mut write: impl FnMut(u64) -> bool) -> u64 {
+fn until(power: &Power, stop: &AtomicBool, mut write: impl FnMut(u64) -> bool) -> u64 {
     let mut acknowledged = 0;
-    while !stop.load(Ordering::Relaxed) && write(acknowledged) {
-        acknowledged += 1;
+    for nth in 0.. {
+        if stop.load(Ordering::Relaxed) || !write(nth) {
+            break;
+        }
+        if power.when() == When::Before {
+            acknowledged = nth + 1;
+        }
         std::thread::sleep(Duration::from_millis(2));
     }
     acknowledged

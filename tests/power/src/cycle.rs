@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::check;
 use crate::controls::CONTROLS;
 use crate::disk::Disk;
-use crate::load::{self, Seen, Shape};
+use crate::load::{self, Power, Seen, Shape};
 use crate::processes;
 use crate::seed::Seed;
 use crate::tally::Tally;
@@ -52,6 +52,15 @@ impl World {
         self.mount().join("data")
     }
 
+    /// Makes the daemon see what it sees after a power cut: it was last served in another boot of the machine. The kernel's
+    /// own word on that cannot be changed, for a `/proc` with a mount in it is refused to sandboxes.
+    fn reboot(&self) -> Result<(), Failure> {
+        let note = self.data().join("machine.boot");
+        let noted = std::fs::read(&note).map_err(Failure::cannot("read the note of the boot"))?;
+        let other: Vec<u8> = noted.iter().rev().copied().collect();
+        std::fs::write(&note, other).map_err(Failure::cannot("change the note of the boot"))
+    }
+
     fn log(&self) -> PathBuf {
         self.dir.path().join("daemon.log")
     }
@@ -74,7 +83,7 @@ impl World {
         let disk = Disk::make(self.dir.path().join("disk.ext4"), self.mount())?;
         std::fs::create_dir(self.data()).map_err(Failure::cannot("make the data directory"))?;
         let daemon = self.start()?;
-        let stop = AtomicBool::new(false);
+        let (power, stop) = (Power::default(), AtomicBool::new(false));
         let sandboxes = chance.between(1, 4);
         let shapes: Vec<Shape> = (0..sandboxes)
             .map(|nth| Shape {
@@ -83,27 +92,30 @@ impl World {
                 ballast: BALLAST[usize::try_from(nth).unwrap_or_default() % BALLAST.len()],
             })
             .collect();
-        let after = Duration::from_millis(chance.between(20, 900));
+        let after = Duration::from_millis(chance.between(20, 1100));
         // A while in which everything runs on a disk that takes nothing any more: nothing may be announced then.
         let agony = Duration::from_millis(chance.between(0, 40));
         let (seen, acknowledged) = std::thread::scope(|scope| {
-            let stop = &stop;
+            let (power, stop) = (&power, &stop);
             let working: Vec<_> = shapes
                 .iter()
                 .enumerate()
                 .map(|(nth, shape)| {
                     let (data, program, shape) = (self.data(), &self.program, *shape);
-                    scope.spawn(move || load::work(program, &data, &format!("s{nth}"), shape, stop))
+                    scope.spawn(move || {
+                        load::work(program, &data, &format!("s{nth}"), shape, power, stop)
+                    })
                 })
                 .collect();
             let writing: Vec<_> = CONTROLS
                 .iter()
                 .map(|control| {
                     let disk = self.mount();
-                    scope.spawn(move || control.write(&disk, stop))
+                    scope.spawn(move || control.write(&disk, power, stop))
                 })
                 .collect();
             std::thread::sleep(after);
+            power.goes();
             let cut = disk.cut();
             std::thread::sleep(agony);
             stop.store(true, Ordering::Relaxed);
@@ -128,6 +140,7 @@ impl World {
         })?;
         disk.unmount()?;
         disk.mount()?;
+        self.reboot()?;
         let mut tally = Tally::of_one(sandboxes);
         for (nth, (control, acknowledged)) in CONTROLS.iter().zip(acknowledged).enumerate() {
             tally.control(nth, acknowledged, control.found(&self.mount()));
@@ -169,7 +182,13 @@ impl World {
                 api.call(hyper::Method::POST, &stop, None::<&()>)?;
         }
         daemon.terminate()?;
-        processes::end_all()?;
+        if let Some(left) = processes::await_end() {
+            tally.violation(
+                "(all)",
+                &format!("everything was told to end, and there are {left:?}"),
+            );
+            processes::end_all()?;
+        }
         self.chains(tally)
     }
 

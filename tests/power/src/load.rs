@@ -12,20 +12,51 @@ use bench::{Api, Failure};
 use protocol::api::{EventView, OpView};
 use protocol::{Image, OpId, Seq};
 
+/// When something was announced.
+///
+/// While the file system is being shut down, a sync that has begun may return as if it had done its work (ext4 in 6.18; the
+/// control that syncs shows it): what was told from then on is looked at, and held against nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// Before the power went.
+    Before,
+    /// While it went, or after.
+    While,
+}
+
+/// The moment at which the power begins to go.
+#[derive(Debug, Default)]
+pub(crate) struct Power(AtomicBool);
+
+impl Power {
+    pub(crate) fn goes(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    /// To be asked once something was announced.
+    pub(crate) fn when(&self) -> When {
+        if self.0.load(Ordering::SeqCst) {
+            When::While
+        } else {
+            When::Before
+        }
+    }
+}
+
 /// What was announced of one sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) sandbox: String,
-    /// Whether its creation was announced.
+    /// Whether its creation was announced before the power went.
     pub(crate) created: bool,
     /// Events that a follower of the journal was sent.
-    pub(crate) events: Vec<EventView>,
+    pub(crate) events: Vec<(When, EventView)>,
     /// Operations that were asked for, whatever became of them.
     pub(crate) asked: Vec<String>,
     /// Operations of which the intent was announced, and its place.
-    pub(crate) intents: Vec<(OpId, Seq)>,
+    pub(crate) intents: Vec<(When, OpId, Seq)>,
     /// Operations that settled as far as a client was told, and their output.
-    pub(crate) settled: Vec<(OpView, Vec<u8>)>,
+    pub(crate) settled: Vec<(When, OpView, Vec<u8>)>,
     /// Answers that were wrong in themselves.
     pub(crate) wrong: Vec<String>,
 }
@@ -54,6 +85,7 @@ pub(crate) fn work(
     data: &Path,
     sandbox: &str,
     shape: Shape,
+    power: &Power,
     stop: &AtomicBool,
 ) -> Seen {
     let mut seen = Seen {
@@ -62,22 +94,24 @@ pub(crate) fn work(
     };
     let made = Api::connect(data).and_then(|mut api| api.create(sandbox, Image::Host));
     match made {
-        Ok(_) => seen.created = true,
+        Ok(_) => seen.created = power.when() == When::Before,
         Err(failure) => {
             seen.note(&failure);
             return seen;
         }
     }
     std::thread::scope(|scope| {
-        let follower = scope.spawn(|| follow(data, sandbox));
+        let follower = scope.spawn(|| follow(data, sandbox, power));
         let clients: Vec<_> = (0..shape.clients)
             .map(|nth| {
-                scope.spawn(move || keep_asking(data, sandbox, &format!("k{nth}"), shape, stop))
+                scope.spawn(move || {
+                    keep_asking(data, sandbox, &format!("k{nth}"), shape, power, stop)
+                })
             })
             .collect();
         let commands = shape
             .command_line
-            .then(|| scope.spawn(|| keep_calling(program, data, sandbox, shape, stop)));
+            .then(|| scope.spawn(|| keep_calling(program, data, sandbox, shape, power, stop)));
         for thread in clients.into_iter().chain(commands) {
             match thread.join() {
                 Ok(part) => seen.add(part),
@@ -111,7 +145,14 @@ impl Seen {
     }
 }
 
-fn keep_asking(data: &Path, sandbox: &str, client: &str, shape: Shape, stop: &AtomicBool) -> Seen {
+fn keep_asking(
+    data: &Path,
+    sandbox: &str,
+    client: &str,
+    shape: Shape,
+    power: &Power,
+    stop: &AtomicBool,
+) -> Seen {
     let mut seen = Seen::default();
     let mut api = match Api::connect(data) {
         Ok(api) => api,
@@ -129,10 +170,12 @@ fn keep_asking(data: &Path, sandbox: &str, client: &str, shape: Shape, stop: &At
         seen.asked.push(op.clone());
         let intents = &mut seen.intents;
         let done = api.exec(sandbox, &op, &spec, |view| {
-            intents.push((view.id.clone(), view.intent_seq));
+            intents.push((power.when(), view.id.clone(), view.intent_seq));
         });
         match done {
-            Ok(settled) => seen.settled.push((settled.view, settled.stdout)),
+            Ok(settled) => seen
+                .settled
+                .push((power.when(), settled.view, settled.stdout)),
             Err(failure) => {
                 seen.note(&failure);
                 break;
@@ -147,6 +190,7 @@ fn keep_calling(
     data: &Path,
     sandbox: &str,
     shape: Shape,
+    power: &Power,
     stop: &AtomicBool,
 ) -> Seen {
     let mut seen = Seen::default();
@@ -171,14 +215,14 @@ fn keep_calling(
             .then(|| serde_json::from_slice::<OpView>(&output.stderr).ok())
             .flatten();
         match view {
-            Some(view) => seen.settled.push((view, output.stdout)),
+            Some(view) => seen.settled.push((power.when(), view, output.stdout)),
             None => break,
         }
     }
     seen
 }
 
-fn follow(data: &Path, sandbox: &str) -> Seen {
+fn follow(data: &Path, sandbox: &str, power: &Power) -> Seen {
     let mut seen = Seen::default();
     let api = match Api::connect(data) {
         Ok(api) => api,
@@ -190,7 +234,7 @@ fn follow(data: &Path, sandbox: &str) -> Seen {
     let (events, wrong) = (&mut seen.events, &mut seen.wrong);
     let path = format!("/v1/sandboxes/{sandbox}/journal?from=1&follow=true");
     let followed = api.lines(&path, |line| match serde_json::from_slice(line) {
-        Ok(event) => events.push(event),
+        Ok(event) => events.push((power.when(), event)),
         // An event that cannot be read any more ends the stream with an error.
         Err(_) if line.starts_with(b"{\"error\"") => {}
         Err(error) => wrong.push(format!("a line of the journal is no event: {error}")),

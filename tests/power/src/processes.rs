@@ -38,6 +38,25 @@ pub(crate) fn end_all() -> Result<(), Failure> {
     }
 }
 
+/// Waits until every descendant ended by itself; returns those that do not.
+pub(crate) fn await_end() -> Option<Vec<Pid>> {
+    let until = Instant::now() + WITHIN;
+    loop {
+        let descendants = descendants();
+        if descendants.is_empty() {
+            return None;
+        }
+        if Instant::now() >= until {
+            return Some(descendants);
+        }
+        for pid in descendants {
+            // Not our child, or not dead: then in a later round.
+            let _later = waitpid(Some(pid), WaitOptions::NOHANG);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn descendants() -> Vec<Pid> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {

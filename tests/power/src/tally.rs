@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::controls::{CONTROLS, Control};
+use crate::load::When;
 
 /// Counts, and everything that must not be.
 #[derive(Debug, Default)]
@@ -19,6 +20,8 @@ pub(crate) struct Tally {
     pub(crate) late_exits: u64,
     /// Operations that were asked for and of which nothing is left.
     pub(crate) not_journaled: u64,
+    /// What was told while the power went, and is not there.
+    pub(crate) gone_while: u64,
     pub(crate) violations: Vec<String>,
     controls: [Fate; CONTROLS.len()],
 }
@@ -44,6 +47,14 @@ impl Tally {
         self.violations.push(format!("sandbox {sandbox}: {what}"));
     }
 
+    /// Notes that something which was announced is not there.
+    pub(crate) fn gone(&mut self, when: When, sandbox: &str, what: &str) {
+        match when {
+            When::Before => self.violation(sandbox, what),
+            When::While => self.gone_while += 1,
+        }
+    }
+
     pub(crate) fn control(&mut self, nth: usize, acknowledged: u64, found: u64) {
         let lost = acknowledged.saturating_sub(found);
         let fate = &mut self.controls[nth];
@@ -62,6 +73,7 @@ impl Tally {
         self.lost += other.lost;
         self.late_exits += other.late_exits;
         self.not_journaled += other.not_journaled;
+        self.gone_while += other.gone_while;
         self.violations.extend(other.violations);
         for (mine, theirs) in self.controls.iter_mut().zip(other.controls) {
             mine.acknowledged += theirs.acknowledged;
@@ -72,6 +84,9 @@ impl Tally {
 
     /// What the controls say about the test itself; `None` where it can be believed.
     pub(crate) fn distrust(&self) -> Option<String> {
+        if self.settlements == 0 || self.cuts == 0 {
+            return Some("nothing was announced that could be lost".to_owned());
+        }
         let lost = |control| {
             let nth = CONTROLS.iter().position(|known| *known == control)?;
             Some(self.controls[nth].cuts_that_lost)
@@ -89,8 +104,9 @@ impl Tally {
 
     pub(crate) fn report(&self) -> String {
         let mut out = format!(
-            "{} cuts of power, {} sandboxes\nannounced before them: {} events, {} intents, {} settlements, {} cuts\n\
-             not announced: {} operations told as lost, {} told with their exit code, {} that left no trace\n",
+            "{} cuts of power, {} sandboxes\nannounced: {} events, {} intents, {} settlements, {} cuts\n\
+             not announced: {} operations told as lost, {} told with their exit code, {} that left no trace\n\
+             told in the very moment of the cut, and not there: {}\n",
             self.cycles,
             self.sandboxes,
             self.events,
@@ -99,7 +115,8 @@ impl Tally {
             self.cuts,
             self.lost,
             self.late_exits,
-            self.not_journaled
+            self.not_journaled,
+            self.gone_while
         );
         for (control, fate) in CONTROLS.iter().zip(self.controls) {
             // Writing to a string cannot fail.
@@ -125,6 +142,8 @@ mod tests {
     #[test]
     fn a_run_whose_unsynced_writer_lost_nothing_is_not_believed() {
         let mut tally = Tally::default();
+        assert!(tally.distrust().unwrap().contains("nothing"));
+        (tally.settlements, tally.cuts) = (1, 1);
         tally.control(0, 10, 4);
         tally.control(1, 10, 10);
         tally.control(2, 10, 10);
