@@ -24,21 +24,23 @@ fn main() -> Outcome<()> {
     let (mut warm, mut cold, mut bwrap, mut bare) = (vec![], vec![], vec![], vec![]);
     for nth in 0..runs {
         let spec = spec(&home, nth, &supervisor)?;
-        // Time for the background to have a launcher ready, as between two creates by hand.
-        std::thread::sleep(Duration::from_millis(60));
+        pause();
         let began = Instant::now();
         let running = level.start(&spec)?;
         if nth > 0 {
             warm.push(began.elapsed());
         }
         level.kill(&running)?;
+        pause();
         let other = Container::new(&home)?;
         let began = Instant::now();
         let running = other.start(&spec)?;
         cold.push(began.elapsed());
         level.kill(&running)?;
         drop(other);
+        pause();
         bwrap.push(time(&mut peer())?);
+        pause();
         bare.push(time(&mut Command::new("/bin/true"))?);
     }
     drop(level);
@@ -63,6 +65,11 @@ fn main() -> Outcome<()> {
     }
     std::fs::remove_dir_all(&home)?;
     Ok(())
+}
+
+/// Time for what the last run left in the background: the next launcher, the kernel's cleaning up.
+fn pause() {
+    std::thread::sleep(Duration::from_millis(60));
 }
 
 fn spec(home: &Path, nth: u64, supervisor: &Path) -> Outcome<StartSpec> {

@@ -15,9 +15,12 @@ use rustix::thread::UnshareFlags;
 
 use super::plan::{Place, Plan, Tree, TreesCome};
 use super::seccomp::Filters;
-use super::wire::{Failure, GO, HELLO, Link, ToLauncher};
+use super::wire::{Failure, HELLO, Link, ToLauncher};
 use super::{harden, special, world};
 use crate::{Error, sys};
+
+/// Cgroups, each with the group into which to go before removing it.
+type Groups = Vec<(PathBuf, PathBuf)>;
 
 /// What the supervisor gets as PID 1 of a new sandbox. All descriptors are closed on exec.
 #[derive(Debug)]
@@ -48,9 +51,13 @@ pub fn enter() -> Result<Entered, Error> {
     let steps = || -> Result<Parts, Error> {
         let filters =
             Filters::compile().map_err(|e| Error::step("compile the system call filter", e))?;
-        let plan = wait_for_plan(&link)?;
-        become_init(&link)?;
-        build(&link, &plan, &filters)
+        let groups = wait_to_enter(&link)?;
+        become_init()?;
+        let model = loopback()?;
+        link.send(HELLO, &[])
+            .map_err(|e| Error::step("report to the daemon", e))?;
+        let (plan, trees) = wait_for_plan(&link, &groups)?;
+        build(&plan, trees, model, &filters)
     };
     match steps() {
         Ok(parts) => Ok(Entered {
@@ -104,48 +111,63 @@ fn quiet_stdio() -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until there is something to do; ends the process when the daemon goes away before.
-fn wait_for_plan(link: &Link) -> Result<Box<Plan>, Error> {
-    let failed = |e: io::Error| Error::step("receive the plan of the sandbox", e);
-    let mut ours = Vec::new();
+/// The next message. The daemon's going away ends this process and what was made for it.
+fn next(link: &Link, groups: &Groups) -> Result<(ToLauncher, Vec<OwnedFd>), Error> {
+    let failed = |e: io::Error| Error::step("hear from the daemon", e);
+    let Some(message) = link.receive(None).map_err(failed)? else {
+        leave_groups(groups);
+        sys::exit_now(0);
+    };
+    let said = serde_json::from_slice(&message.bytes).map_err(|e| failed(e.into()))?;
+    Ok((said, message.fds))
+}
+
+/// Waits until this process is in its cgroups; returns these.
+fn wait_to_enter(link: &Link) -> Result<Groups, Error> {
+    let mut ours = Groups::new();
     loop {
-        let Some(message) = link.receive(None).map_err(failed)? else {
-            leave_groups(&ours);
-            sys::exit_now(0);
-        };
-        match serde_json::from_slice(&message.bytes).map_err(|e| failed(e.into()))? {
+        match next(link, &ours)?.0 {
             ToLauncher::Park { groups } => ours = groups,
-            ToLauncher::Start(plan) => {
-                let log = message
-                    .fds
-                    .first()
-                    .ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
-                rustix::stdio::dup2_stderr(log).map_err(|e| failed(e.into()))?;
-                return Ok(plan);
-            }
+            ToLauncher::Enter => return Ok(ours),
+            ToLauncher::Start(_) => return Err(unexpected()),
         }
     }
 }
 
+/// Waits for a sandbox to be. Its log becomes standard error.
+fn wait_for_plan(link: &Link, groups: &Groups) -> Result<(Box<Plan>, Vec<OwnedFd>), Error> {
+    let (ToLauncher::Start(plan), mut fds) = next(link, groups)? else {
+        return Err(unexpected());
+    };
+    if fds.is_empty() {
+        return Err(unexpected());
+    }
+    let log = fds.remove(0);
+    rustix::stdio::dup2_stderr(&log).map_err(|e| Error::step("open the log", e))?;
+    Ok((plan, fds))
+}
+
+fn unexpected() -> Error {
+    Error::step("understand the daemon", io::ErrorKind::InvalidData)
+}
+
 /// Removes the cgroups of this unused launcher, as many as were made.
-fn leave_groups(groups: &[(PathBuf, PathBuf)]) {
-    let own = std::process::id().to_string();
+fn leave_groups(groups: &Groups) {
     for (group, outside) in groups.iter().filter(|(group, _)| group.exists()) {
-        // What cannot be removed now is found by the next daemon's sweep.
-        let _ignored = fs::write(outside.join("cgroup.procs"), &own);
+        // 0 is whoever writes, under whatever pid. What cannot be removed now is found by the next daemon's sweep.
+        let _ignored = fs::write(outside.join("cgroup.procs"), "0");
         let _ignored = fs::remove_dir(group);
     }
 }
 
 /// Goes on as process 1 of new namespaces; the process that entered here ends.
-fn become_init(link: &Link) -> Result<(), Error> {
+fn become_init() -> Result<(), Error> {
     let all = UnshareFlags::NEWUSER
         | UnshareFlags::NEWNS
         | UnshareFlags::NEWPID
         | UnshareFlags::NEWNET
         | UnshareFlags::NEWIPC
-        | UnshareFlags::NEWUTS
-        | UnshareFlags::NEWCGROUP;
+        | UnshareFlags::NEWUTS;
     sys::unshare(all).map_err(|e| Error::Step {
         step: "make namespaces".to_owned(),
         remedy: Some(namespace_remedy(e)),
@@ -157,8 +179,7 @@ fn become_init(link: &Link) -> Result<(), Error> {
         Err(error) => return Err(Error::step("fork PID 1", error)),
     }
     rustix::process::setsid().map_err(|e| Error::step("make a session", e))?;
-    link.send(HELLO, &[])
-        .map_err(|e| Error::step("report to the daemon", e))
+    Ok(())
 }
 
 fn namespace_remedy(error: rustix::io::Errno) -> String {
@@ -168,14 +189,18 @@ fn namespace_remedy(error: rustix::io::Errno) -> String {
     }
 }
 
-fn build(link: &Link, plan: &Plan, filters: &Filters) -> Result<Parts, Error> {
+fn build(
+    plan: &Plan,
+    trees: Vec<OwnedFd>,
+    model: TcpListener,
+    filters: &Filters,
+) -> Result<Parts, Error> {
     let failed = |step: &'static str| move |e: rustix::io::Errno| Error::step(step, e);
     // The mask of the daemon must not narrow what is made here.
     rustix::process::umask(Mode::empty());
-    // These need no ids, so they run while the daemon maps them.
     rustix::system::sethostname(plan.hostname.as_bytes()).map_err(failed("set the host name"))?;
-    let model = loopback()?;
-    let trees = wait_for_go(link)?;
+    // Not with the others: an unused launcher must be able to leave its groups again.
+    sys::unshare(UnshareFlags::NEWCGROUP).map_err(failed("make a cgroup namespace"))?;
     if plan.ids.has_groups() {
         rustix::thread::set_thread_groups(&[]).map_err(failed("drop groups"))?;
     }
@@ -228,16 +253,6 @@ fn loopback() -> Result<TcpListener, Error> {
         TcpListener::bind((Ipv4Addr::LOCALHOST, paths::MODEL_PORT))
     };
     steps().map_err(|e| Error::step("set up the loopback", e))
-}
-
-fn wait_for_go(link: &Link) -> Result<Vec<OwnedFd>, Error> {
-    let failed = |e: io::Error| Error::step("receive the trees of the sandbox", e);
-    let message = link.receive(None).map_err(failed)?;
-    let message = message.ok_or_else(|| failed(io::ErrorKind::UnexpectedEof.into()))?;
-    if message.bytes != GO {
-        return Err(failed(io::ErrorKind::InvalidData.into()));
-    }
-    Ok(message.fds)
 }
 
 fn pair(trees: &[Tree], mounts: Vec<OwnedFd>) -> Result<Vec<(Place, OwnedFd)>, Error> {

@@ -1,10 +1,12 @@
 //! The outside: how the daemon spawns a launcher, waits with one in hand, and brings a sandbox up through it.
 //!
-//! Two things that take long need not know which sandbox is meant: executing the binary, and moving a process into cgroups
-//! (the kernel waits for a grace period of its own, 7 to 14 ms where it was measured). So one launcher is kept ready.
+//! Most of what takes long need not know which sandbox is meant: executing the binary, moving a process into cgroups (the
+//! kernel waits for a grace period of its own, 7 to 14 ms where it was measured), making namespaces. So one PID 1 is kept
+//! ready, in namespaces without ids and still without a root of its own.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::iter;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,7 +17,7 @@ use super::cgroup::{Cgroups, Group};
 use super::plan::{Place, Plan, TreesCome};
 use super::record::{self, Handle};
 use super::trees::Opened;
-use super::wire::{Failure, GO, HELLO, Link, MAX_FDS, ToLauncher};
+use super::wire::{Failure, HELLO, Link, Message, ToLauncher};
 use crate::{Error, Running, StartSpec};
 
 /// A start that takes longer is hung; the machine may be very busy.
@@ -48,12 +50,20 @@ impl Program {
     }
 }
 
-/// A spawned launcher, in its cgroups. Dropped, it is killed and they are removed.
+/// A PID 1 that waits, in its cgroups. Dropped before it became a sandbox, it is killed and they are removed.
 #[derive(Debug)]
 pub(super) struct Launcher {
     pub(super) program: Program,
-    child: Child,
     link: Link,
+    pid: i32,
+    init: Handle,
+    group: Option<Group>,
+    is_sandbox: bool,
+}
+
+/// The process that was spawned, until it has forked PID 1 and ended.
+struct Spawned {
+    child: Child,
     group: Option<Group>,
 }
 
@@ -74,50 +84,21 @@ impl Launcher {
             .stderr(Stdio::null())
             .spawn()
             .map_err(failed)?;
-        let mut launcher = Self {
-            program,
-            child,
-            link,
-            group: None,
-        };
+        let mut spawned = Spawned { child, group: None };
         if let Some(group) = cgroups.fresh()? {
             // Told before they are made: if we are killed at any moment from here, the launcher removes them.
-            let park = ToLauncher::Park {
-                groups: group.exits(),
-            };
-            launcher
-                .link
-                .send_json(&park)
-                .map_err(|e| Error::step("talk to the launcher", e))?;
-            let group = launcher.group.insert(group);
+            tell(
+                &link,
+                &ToLauncher::Park {
+                    groups: group.exits(),
+                },
+            )?;
+            let group = spawned.group.insert(group);
             group.make()?;
-            group.add(launcher.child.id())?;
+            group.add(spawned.child.id())?;
         }
-        Ok(launcher)
-    }
-
-    pub(super) fn group_name(&self) -> Option<&str> {
-        self.group.as_ref().map(|group| group.name.as_str())
-    }
-
-    /// Whether it still waits.
-    pub(super) fn waits(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
-    }
-
-    /// Starts the sandbox and returns when it serves.
-    pub(super) fn start(mut self, spec: &StartSpec, plan: Plan) -> Result<Running, Error> {
-        let log = open_log(&spec.state)?;
-        let limits = plan.limits.clone();
-        let (ids, trees, come) = (plan.ids, plan.trees.clone(), plan.trees_come);
-        let start = serde_json::to_vec(&ToLauncher::Start(Box::new(plan))).map_err(io::Error::from);
-        start
-            .and_then(|start| self.link.send(&start, &[log.as_fd()]))
-            .map_err(|e| Error::step("talk to the launcher", e))?;
-        if let Some(group) = &self.group {
-            group.limit(&limits)?;
-        }
-        let hello = self.receive(&log)?;
+        tell(&link, &ToLauncher::Enter)?;
+        let hello = receive(&link, None)?;
         let Some(pid) = hello.pid.filter(|_| hello.bytes == HELLO) else {
             return Err(Error::step(
                 "understand the launcher",
@@ -125,61 +106,75 @@ impl Launcher {
             ));
         };
         let init = Handle::of(pid).map_err(|e| Error::step("hold PID 1", e))?;
-        let steps = || -> Result<Running, Error> {
-            ids.write(pid)?;
-            let mounts = match come {
-                TreesCome::FromDaemon => self.open_trees(pid, &trees, ids.root())?,
-                TreesCome::FromPaths => Vec::new(),
-            };
-            let running = Running {
-                sandbox: spec.sandbox,
-                pid,
-                start_time: record::start_time(pid)?,
-                machine_boot: record::machine_boot()?,
-                group: self.group.as_ref().map(|g| g.name.clone()),
-            };
-            // From `go` on the sandbox no longer needs us, so it must be findable before.
-            record::write(&spec.state, &running)?;
-            failpoint::hit("isolation.recorded");
-            let fds: Vec<_> = mounts.iter().map(AsFd::as_fd).collect();
-            self.link
-                .send(GO, &fds)
-                .map_err(|e| Error::step("talk to PID 1", e))?;
-            drop(fds);
-            drop(mounts);
-            self.receive(&log)?;
-            Ok(running)
-        };
-        let done = steps();
-        if done.is_err() {
-            // The error is what counts; a process that outlives this keeps its cgroup, where a sweep finds it.
-            let _ignored = init.kill().and_then(|()| init.wait(START_WITHIN));
-            record::remove(&spec.state);
-        } else {
-            self.group = None;
+        let group = spawned.group.take();
+        Ok(Self {
+            program,
+            link,
+            pid,
+            init,
+            group,
+            is_sandbox: false,
+        })
+    }
+
+    pub(super) fn group_name(&self) -> Option<&str> {
+        self.group.as_ref().map(|group| group.name.as_str())
+    }
+
+    /// Whether it still waits.
+    pub(super) fn waits(&self) -> bool {
+        !self.init.has_ended()
+    }
+
+    /// Starts the sandbox and returns when it serves.
+    pub(super) fn start(mut self, spec: &StartSpec, plan: Plan) -> Result<Running, Error> {
+        let done = self.bring_up(spec, plan);
+        match &done {
+            Ok(_) => self.is_sandbox = true,
+            Err(_) => record::remove(&spec.state),
         }
         done
     }
 
-    fn open_trees(
-        &self,
-        pid: i32,
-        trees: &[super::plan::Tree],
-        root: u32,
-    ) -> Result<Vec<OwnedFd>, Error> {
-        let path = format!("/proc/{pid}/ns/user");
-        let userns = File::open(&path).map_err(|e| Error::step(format!("open {path}"), e))?;
-        if trees.len() > MAX_FDS {
-            return Err(Error::step(
-                "hand over that many trees",
-                io::ErrorKind::InvalidInput,
-            ));
+    fn bring_up(&self, spec: &StartSpec, plan: Plan) -> Result<Running, Error> {
+        if let Some(group) = &self.group {
+            group.limit(&plan.limits)?;
         }
-        let mut mounts = Vec::with_capacity(trees.len());
-        for tree in trees {
+        plan.ids.write(self.pid)?;
+        let mounts = match plan.trees_come {
+            TreesCome::FromDaemon => self.open_trees(&plan)?,
+            TreesCome::FromPaths => Vec::new(),
+        };
+        let log = open_log(&spec.state)?;
+        let running = Running {
+            sandbox: spec.sandbox,
+            pid: self.pid,
+            start_time: record::start_time(self.pid)?,
+            machine_boot: record::machine_boot()?,
+            group: self.group_name().map(str::to_owned),
+        };
+        // From `Start` on the sandbox no longer needs us, so it must be findable before.
+        record::write(&spec.state, &running)?;
+        failpoint::hit("isolation.recorded");
+        let fds: Vec<_> = iter::once(log.as_fd())
+            .chain(mounts.iter().map(AsFd::as_fd))
+            .collect();
+        serde_json::to_vec(&ToLauncher::Start(Box::new(plan)))
+            .map_err(io::Error::from)
+            .and_then(|start| self.link.send(&start, &fds))
+            .map_err(|e| Error::step("talk to PID 1", e))?;
+        receive(&self.link, Some(&log))?;
+        Ok(running)
+    }
+
+    fn open_trees(&self, plan: &Plan) -> Result<Vec<OwnedFd>, Error> {
+        let path = format!("/proc/{}/ns/user", self.pid);
+        let userns = File::open(&path).map_err(|e| Error::step(format!("open {path}"), e))?;
+        let mut mounts = Vec::with_capacity(plan.trees.len());
+        for tree in &plan.trees {
             let Opened { mount, same_owners } = tree.open(Some(userns.as_fd()))?;
             if tree.place == Place::State && !same_owners {
-                give_to(&tree.source, root).map_err(|e| {
+                give_to(&tree.source, plan.ids.root()).map_err(|e| {
                     Error::step(format!("give {} to the sandbox", tree.source.display()), e)
                 })?;
             }
@@ -187,39 +182,58 @@ impl Launcher {
         }
         Ok(mounts)
     }
-
-    /// Receives a message that is no failure.
-    fn receive(&self, log: &File) -> Result<super::wire::Message, Error> {
-        let message = self
-            .link
-            .receive(Some(START_WITHIN))
-            .map_err(|e| Error::step("wait for the sandbox to start", e))?
-            .ok_or_else(|| Error::Inside {
-                message: format!("the supervisor ended before it served{}", tail(log)),
-                remedy: None,
-            })?;
-        if message.bytes.len() > 1 {
-            let failure = serde_json::from_slice::<Failure>(&message.bytes)
-                .map_err(|e| Error::step("understand the launcher", io::Error::from(e)))?;
-            return Err(Error::Inside {
-                message: failure.message,
-                remedy: failure.remedy,
-            });
-        }
-        Ok(message)
-    }
 }
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // A launcher that forked PID 1 has ended by itself; this only takes its status.
-        let _ignored = self.child.kill();
-        let _ignored = self.child.wait();
-        if let Some(group) = self.group.take() {
-            // An undo of our own; what it misses a sweep finds.
+        if self.is_sandbox {
+            return;
+        }
+        // What outlives this keeps its cgroup, where a sweep finds it.
+        let _ignored = self.init.kill().and_then(|()| self.init.wait(START_WITHIN));
+        if let Some(group) = &self.group {
             let _ignored = group.end();
         }
     }
+}
+
+impl Drop for Spawned {
+    fn drop(&mut self) {
+        // One that forked has ended by itself; this only takes its status.
+        let _ignored = self.child.kill();
+        let _ignored = self.child.wait();
+        if let Some(group) = &self.group {
+            let _ignored = group.end();
+        }
+    }
+}
+
+fn tell(link: &Link, message: &ToLauncher) -> Result<(), Error> {
+    link.send_json(message)
+        .map_err(|e| Error::step("talk to the launcher", e))
+}
+
+/// Receives a message that is no failure. If there is none, the log's end goes into the error.
+fn receive(link: &Link, log: Option<&File>) -> Result<Message, Error> {
+    let message = link
+        .receive(Some(START_WITHIN))
+        .map_err(|e| Error::step("wait for the sandbox to start", e))?
+        .ok_or_else(|| Error::Inside {
+            message: format!(
+                "the supervisor ended before it served{}",
+                log.map(tail).unwrap_or_default()
+            ),
+            remedy: None,
+        })?;
+    if message.bytes.len() > 1 {
+        let failure = serde_json::from_slice::<Failure>(&message.bytes)
+            .map_err(|e| Error::step("understand the launcher", io::Error::from(e)))?;
+        return Err(Error::Inside {
+            message: failure.message,
+            remedy: failure.remedy,
+        });
+    }
+    Ok(message)
 }
 
 fn open_log(state: &Path) -> Result<File, Error> {

@@ -1,4 +1,4 @@
-//! The launcher for the next start, made in the background.
+//! The launcher of the next start, made in the background.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -55,7 +55,7 @@ impl Spare {
     /// Takes the one there is, if it is of this program and waits. Any other is ended.
     pub(super) fn take(&self, program: &Program) -> Option<Launcher> {
         let state = std::mem::take(&mut *self.state());
-        let mut launcher = state.arrived()?;
+        let launcher = state.arrived()?;
         (launcher.program == *program && launcher.waits()).then_some(launcher)
     }
 

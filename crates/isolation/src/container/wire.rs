@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! daemon                                launcher                      PID 1
-//!   Park{groups} ────────────────────────▶ waits
-//!   Start(plan) ─────────────────────────▶ new namespaces, forks ────▶
+//!   Park{groups} ────────────────────────▶
+//!   moves it into the groups
+//!   Enter ───────────────────────────────▶ new namespaces, forks ────▶ waits
 //!   ◀──────────────────────────────────────────────────────── hello (the kernel adds its host pid)
-//!   writes the id maps, records PID 1
-//!   go + mount trees ────────────────────────────────────────────────▶ builds its world
+//!        … until a sandbox is to be started …
+//!   maps the ids, makes the trees, records PID 1
+//!   Start(plan) + log + trees ───────────────────────────────────────▶ builds its world
 //!   ◀──────────────────────────────────────────────────────── ready
 //! ```
-//! Instead of the last two arrows there may come an [`Failure`]. The end of the connection before `go` ends the launcher.
+//! Instead of hello and ready there may come a [`Failure`]. The end of the connection before `Start` ends the other side,
+//! and the groups with it.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -30,17 +33,18 @@ use crate::Error;
 /// The longest message; a plan is a few kilobytes.
 const MAX_MESSAGE: usize = 128 << 10;
 /// The most descriptors in a message; the kernel takes 253.
-pub(super) const MAX_FDS: usize = 200;
-/// The one-byte messages.
+const MAX_FDS: usize = 200;
+/// The first message of PID 1.
 pub(super) const HELLO: &[u8] = b"h";
-pub(super) const GO: &[u8] = b"g";
 
-/// To the launcher.
+/// To the launcher, the last to PID 1.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToLauncher {
-    /// Wait. These cgroups are yours; remove them if the daemon goes away, leaving first for the group named beside.
+    /// These cgroups are yours; remove them if the daemon goes away, leaving first for the group named beside.
     Park { groups: Vec<(PathBuf, PathBuf)> },
-    /// Start a sandbox.
+    /// Make the namespaces. Only after the move into the cgroups, which the new processes are to be in.
+    Enter,
+    /// Be a sandbox. With it come the log and the trees.
     Start(Box<Plan>),
 }
 
