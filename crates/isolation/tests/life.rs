@@ -14,11 +14,27 @@ use serde_json::json;
 
 use crate::world::{World, ask, supervisor};
 
+/// The cgroup directories that exist for this data directory.
+fn bases(home: &Path) -> usize {
+    let key = key(home);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let cgroups = mounts
+        .lines()
+        .filter(|l| l.contains(" - cgroup"))
+        .filter_map(|l| l.split(' ').nth(4));
+    cgroups
+        .filter(|mount| Path::new(mount).join("durable").join(&key).exists())
+        .count()
+}
+
+fn key(home: &Path) -> String {
+    let home = home.canonicalize().unwrap();
+    blake3::hash(home.as_os_str().as_encoded_bytes()).to_hex()[..12].to_owned()
+}
+
 /// Cgroups of this data directory, in all hierarchies.
 fn groups(home: &Path) -> BTreeSet<std::path::PathBuf> {
-    let key = blake3::hash(home.canonicalize().unwrap().as_os_str().as_encoded_bytes()).to_hex()
-        [..12]
-        .to_owned();
+    let key = key(home);
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let cgroups = mounts
         .lines()
@@ -248,6 +264,7 @@ fn a_daemon_killed_in_the_middle_of_a_start_leaves_nothing_running() {
     daemon.wait().unwrap();
     drop(hit);
     eventually("the end of a half-started sandbox", || !level.alive(&note));
+    eventually("the end of its cgroups", || bases(&home) == 0);
     assert_eq!(level.find(&home.join("1/state")), None);
     level.clear(&home.join("1/state")).unwrap();
     level.sweep(&[]).unwrap();

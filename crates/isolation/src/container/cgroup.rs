@@ -164,19 +164,11 @@ impl Hierarchy {
             Version::Two => delegated(root, own)?,
             Version::One => root.to_owned(),
         };
-        let ours = parent.join("durable");
-        let base = ours.join(key);
-        fs::create_dir_all(&base)?;
+        let base = parent.join("durable").join(key);
+        make_base(version, &base)?;
         let controllers = match version {
             Version::One => controllers,
             Version::Two => {
-                for dir in [&parent, &ours, &base] {
-                    for controller in CONTROLLERS {
-                        // One that is not there, or that the parent keeps, is missing below; that is looked at next.
-                        let _ignored =
-                            fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"));
-                    }
-                }
                 let works = fs::read_to_string(base.join("cgroup.subtree_control"))?;
                 CONTROLLERS
                     .into_iter()
@@ -249,11 +241,27 @@ fn fresh_name() -> Result<String, Error> {
     ))
 }
 
-/// Makes a group; its parent may have been swept away by another daemon meanwhile.
-fn make_group(dir: &Path) -> io::Result<()> {
+/// Makes the directories above the groups.
+fn make_base(version: Version, base: &Path) -> io::Result<()> {
+    fs::create_dir_all(base)?;
+    if version == Version::Two {
+        let above: Vec<_> = base.ancestors().take(3).collect();
+        for dir in above.iter().rev() {
+            for controller in CONTROLLERS {
+                // One that is not there, or that the parent keeps, is missing below; that is looked at later.
+                let _ignored =
+                    fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes a group. What is above it may have been removed by a daemon that ended meanwhile.
+fn make_group(hierarchy: &Hierarchy, dir: &Path) -> io::Result<()> {
     match fs::create_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::create_dir_all(dir.parent().unwrap_or(dir))?;
+            make_base(hierarchy.version, &hierarchy.base)?;
             fs::create_dir(dir)
         }
         done => done,
@@ -270,8 +278,8 @@ pub(super) struct Group {
 impl Group {
     /// Makes it, in all hierarchies or in none.
     pub(super) fn make(&self) -> Result<(), Error> {
-        for (nth, (_, dir)) in self.dirs.iter().enumerate() {
-            if let Err(error) = make_group(dir) {
+        for (nth, (hierarchy, dir)) in self.dirs.iter().enumerate() {
+            if let Err(error) = make_group(hierarchy, dir) {
                 for (_, made) in &self.dirs[..nth] {
                     // Empty and ours since a moment; what could fail here, the next sweep finds.
                     let _ignored = fs::remove_dir(made);

@@ -156,7 +156,10 @@ fn leave_groups(groups: &Groups) {
     for (group, outside) in groups.iter().filter(|(group, _)| group.exists()) {
         // 0 is whoever writes, under whatever pid. What cannot be removed now is found by the next daemon's sweep.
         let _ignored = fs::write(outside.join("cgroup.procs"), "0");
-        let _ignored = fs::remove_dir(group);
+        // The group, that of the data directory, and `durable`: as far as nobody else is in them.
+        for dir in group.ancestors().take(3) {
+            let _ignored = fs::remove_dir(dir);
+        }
     }
 }
 
