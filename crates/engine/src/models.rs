@@ -96,7 +96,11 @@ impl Handle {
         let listener = listen(&self.state_dir())
             .map_err(|e| error::internal("no gateway socket can be made", &e))?;
         let ledger = Writer {
-            handle: self.clone(),
+            // Without the gateway, which holds this: each would keep the other for ever.
+            handle: Self {
+                gateway: Arc::default(),
+                ..self.clone()
+            },
             sender: self.sender.subscribe(),
         };
         let gateway = Gateway::open(

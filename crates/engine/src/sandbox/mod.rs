@@ -318,7 +318,11 @@ impl Handle {
     /// # Errors
     /// What could not be removed.
     pub async fn remove(&self) -> Result<(), ApiError> {
-        self.ask(|reply| Request::Remove { reply }).await
+        self.ask(|reply| Request::Remove { reply }).await?;
+        if let Some(gateway) = self.gateway.get() {
+            gateway.close().await;
+        }
+        Ok(())
     }
 
     /// Journals events; returns the place of the last one.
