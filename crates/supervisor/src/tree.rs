@@ -55,16 +55,6 @@ impl Proc {
         parse(pid, &String::from_utf8_lossy(&buffer[..length]))
     }
 
-    /// Has the kernel take `pid` and what it starts before us when memory is short: we are their only witness.
-    pub(crate) fn take_first(&self, pid: Pid) {
-        let path = format!("{}/oom_score_adj", pid.as_raw_pid());
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-        if let Ok(file) = rustix::fs::openat(&self.dir, path, flags, Mode::empty()) {
-            // Only the order of the unlucky depends on it.
-            let _written: Result<usize, _> = rustix::io::write(&file, b"500");
-        }
-    }
-
     /// Whether `pid` started with this entry in its environment. One that may not be looked at did not.
     fn has_entry(&self, pid: i32, entry: &[u8]) -> bool {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;

@@ -154,7 +154,6 @@ async fn drive(
         }
     };
     let begun = Instant::now();
-    core.proc.take_first(child.pid);
     let exit = core.reaper.expect(child.pid);
     let progress = Arc::new(Notify::new());
     let (failed, mut failures) = mpsc::unbounded_channel();

@@ -112,7 +112,9 @@ fn at_the_limit_of_processes_nothing_is_started_and_nothing_breaks() {
     let mut daemon = world.daemon(1);
     let hold = "exec sleep 1000";
     let mut refused = 0;
-    daemon.start("loud", sh("echo on; read -t 1; exec head -c 60M /dev/zero"));
+    let mut loud = sh("echo on; read; exec head -c 60M /dev/zero");
+    loud.stdin = true;
+    daemon.start("loud", loud);
     daemon.output("loud", 3);
     for n in 0..12 {
         let op = format!("op-{n}");
@@ -128,6 +130,7 @@ fn at_the_limit_of_processes_nothing_is_started_and_nothing_breaks() {
         });
     }
     assert!(refused > 0);
+    daemon.stdin("loud", 0, b"\n", true);
     let settlement = daemon.settled("loud");
     assert_eq!(
         (exited(&settlement), settlement.stdout_bytes.0),

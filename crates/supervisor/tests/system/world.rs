@@ -149,10 +149,19 @@ impl World {
         String::from_utf8(self.spooled(op, Stream::Stdout)).unwrap()
     }
 
+    /// Kills the supervisor; and, since nothing else does without a namespace, what it leaves running.
     pub(crate) fn kill_9(&mut self) {
         let mut process = self.process.take().unwrap();
+        let children = format!("/proc/{0}/task/{0}/children", process.id());
+        let children = std::fs::read_to_string(children).unwrap();
         process.kill().unwrap();
         process.wait().unwrap();
+        for child in children.split_whitespace() {
+            let group = rustix::process::Pid::from_raw(child.parse().unwrap()).unwrap();
+            let signal = rustix::process::Signal::KILL;
+            // One that leads no group is the supervisor in a namespace, or has ended.
+            let _killed = rustix::process::kill_process_group(group, signal);
+        }
     }
 
     /// Waits for the supervisor to end by itself; returns its exit code.
