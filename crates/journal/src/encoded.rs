@@ -1,6 +1,6 @@
 //! Events as bytes: encoded and checksummed in the caller's task, so that the writer only chains and stores them.
 
-use protocol::{EVENT_VERSION, Epoch, Event, EventId, Seq, Stored, UnixMillis, chain_hash};
+use protocol::{EVENT_VERSION, Epoch, Event, EventId, Head, Seq, Stored, UnixMillis, chain_hash};
 
 use crate::{Append, Error, Flaw, MAX_APPEND_BYTES};
 
@@ -11,6 +11,7 @@ pub(crate) struct Encoded {
     pub(crate) kind: &'static str,
     pub(crate) payload: String,
     pub(crate) crc: u32,
+    pub(crate) digest: [u8; 32],
 }
 
 /// Encodes the events of an append; refuses what must not reach an engine.
@@ -31,6 +32,7 @@ pub(crate) fn encode(append: &Append) -> Result<Vec<Encoded>, Error> {
             id: new.id,
             kind: new.event.kind(),
             crc: crc32fast::hash(payload.as_bytes()),
+            digest: Head::digest(payload.as_bytes()),
             payload,
         });
     }

@@ -28,6 +28,19 @@ struct State<T> {
     urgent: usize,
     relaxed_since: Option<Instant>,
     shut: Option<Error>,
+    /// Threads that wait. Waking costs a system call, which a busy thread needs not be sent.
+    asleep: usize,
+    /// How many calls a waiting thread wants to see before it is woken.
+    wanted: usize,
+}
+
+/// How long to wait for company that is about to come: callers who were just answered tend to call again.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Gather {
+    /// Calls that are worth a commit of their own.
+    pub(crate) calls: usize,
+    /// How long to wait for them at most.
+    pub(crate) patience: Duration,
 }
 
 /// What a thread found in its queue.
@@ -54,6 +67,8 @@ impl<T> Queue<T> {
                 urgent: 0,
                 relaxed_since: None,
                 shut: None,
+                asleep: 0,
+                wanted: 1,
             }),
             ready: Condvar::new(),
         }
@@ -82,8 +97,11 @@ impl<T> Queue<T> {
             bytes,
             durability,
         });
+        let wake = state.asleep > 0 && state.items.len() >= state.wanted;
         drop(state);
-        self.ready.notify_one();
+        if wake {
+            self.ready.notify_one();
+        }
         Ok(())
     }
 
@@ -98,37 +116,60 @@ impl<T> Queue<T> {
             if state.shut.is_some() {
                 return None;
             }
+            state.asleep += 1;
             state = self
                 .ready
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
+            state.asleep -= 1;
         }
     }
 
-    /// Takes what waits, up to about `bytes`, as soon as something must be done.
-    pub(crate) fn take(&self, calls: usize, bytes: usize, idle: Duration) -> Taken<T> {
-        let mut state = self.lock();
+    /// Returns how many calls wait.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().items.len()
+    }
+
+    /// Takes what waits, up to about `bytes`, as soon as something must be done and its company is there.
+    pub(crate) fn take(
+        &self,
+        calls: usize,
+        bytes: usize,
+        idle: Duration,
+        gather: Gather,
+    ) -> Taken<T> {
         let asleep = Instant::now() + idle;
+        let mut gathered = None;
+        let mut state = self.lock();
         loop {
             let now = Instant::now();
             let until = match (&state.shut, state.relaxed_since) {
-                _ if state.urgent > 0 => break,
-                (Some(_), None) => return Taken::Shut,
-                (Some(_), Some(_)) => break,
+                (Some(_), _) if state.items.is_empty() => return Taken::Shut,
+                (Some(_), _) => break,
+                (None, _) if state.urgent > 0 => {
+                    if state.items.len() >= gather.calls {
+                        break;
+                    }
+                    state.wanted = gather.calls;
+                    *gathered.get_or_insert(now + gather.patience)
+                }
                 (None, Some(since)) => since + RELAXED_DELAY,
                 (None, None) => asleep,
             };
             if now >= until {
-                if state.relaxed_since.is_some() {
-                    break;
+                if state.items.is_empty() {
+                    return Taken::Idle;
                 }
-                return Taken::Idle;
+                break;
             }
+            state.asleep += 1;
             state = self
                 .ready
                 .wait_timeout(state, until - now)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
+            state.asleep -= 1;
+            state.wanted = 1;
         }
         let mut batch = Vec::with_capacity(state.items.len().min(calls));
         let mut taken = 0;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::collections::hash_map;
 
-use protocol::{EVENT_VERSION, Epoch, Head, SandboxId, SandboxName, Seq, chain_hash};
-use rusqlite::{OptionalExtension, Transaction, params};
+use protocol::{EVENT_VERSION, Epoch, Head, SandboxId, SandboxName, Seq};
+use rusqlite::{CachedStatement, OptionalExtension, Transaction, params};
 
 use super::books::{Book, Books};
 use super::command::{Answer, Command, Entry, Reply};
@@ -24,19 +24,34 @@ pub(super) struct Batch<'t> {
     books: &'t Books,
     drafts: HashMap<SandboxId, Draft>,
     next_row: &'t mut i64,
+    fence: CachedStatement<'t>,
+    insert: CachedStatement<'t>,
 }
+
+/// Moves a head where epoch and place are the expected ones. What this does not move is not appended.
+const FENCE: &str =
+    "UPDATE head SET seq = ?4, hash = ?5 WHERE sandbox = ?1 AND epoch = ?2 AND seq = ?3";
+const INSERT: &str =
+    "INSERT INTO event (id, sandbox, seq, epoch, at_ms, v, crc, event_id, hash, kind, payload)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
 
 /// What to enter into the books once the transaction is committed.
 pub(super) struct Drafts(HashMap<SandboxId, Draft>);
 
 impl<'t> Batch<'t> {
-    pub(super) fn new(tx: &'t Transaction<'t>, books: &'t Books, next_row: &'t mut i64) -> Self {
-        Self {
+    pub(super) fn new(
+        tx: &'t Transaction<'t>,
+        books: &'t Books,
+        next_row: &'t mut i64,
+    ) -> rusqlite::Result<Self> {
+        Ok(Self {
             tx,
             books,
             drafts: HashMap::new(),
             next_row,
-        }
+            fence: tx.prepare_cached(FENCE)?,
+            insert: tx.prepare_cached(INSERT)?,
+        })
     }
 
     pub(super) fn drafts(self) -> Drafts {
@@ -94,7 +109,7 @@ impl<'t> Batch<'t> {
         node: &str,
     ) -> Result<Result<Vec<Lease>, Error>, Failure> {
         for &sandbox in sandboxes {
-            if let Err(refusal) = self.draft(sandbox) {
+            if let Err(refusal) = draft(&mut self.drafts, self.books, sandbox) {
                 return Ok(Err(refusal));
             }
         }
@@ -104,7 +119,7 @@ impl<'t> Batch<'t> {
             tx.prepare_cached("UPDATE head SET epoch = ?3 WHERE sandbox = ?1 AND epoch = ?2")?;
         let mut name = tx.prepare_cached("UPDATE sandbox SET node = ?2 WHERE sandbox = ?1")?;
         for &sandbox in sandboxes {
-            let Ok(draft) = self.draft(sandbox) else {
+            let Ok(draft) = draft(&mut self.drafts, self.books, sandbox) else {
                 continue;
             };
             let next = draft.epoch.next();
@@ -126,11 +141,11 @@ impl<'t> Batch<'t> {
 
     fn append(&mut self, entry: &Entry) -> Result<Result<Head, Error>, Failure> {
         let sandbox = entry.sandbox;
-        let tx = self.tx;
-        let draft = match self.draft(sandbox) {
+        let draft = match draft(&mut self.drafts, self.books, sandbox) {
             Ok(draft) => draft,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        // These two only spare the work; the fence decides.
         if draft.epoch != entry.epoch {
             return Ok(Err(Error::Fenced {
                 sandbox,
@@ -144,62 +159,39 @@ impl<'t> Batch<'t> {
                 head: draft.head,
             }));
         }
+        let id = sandbox.0.cast_signed();
+        let epoch = entry.epoch.0.cast_signed();
         let mut head = draft.head;
-        let hashes: Vec<[u8; 32]> = entry
-            .events
-            .iter()
-            .map(|event| {
-                let seq = head.seq.next();
-                let payload = event.payload.as_bytes();
-                let hash = chain_hash(&head.hash, seq, event.id, entry.epoch, entry.at, payload);
-                head = Head { seq, hash };
-                hash
-            })
-            .collect();
-        // The refusals above only spare the work. This statement is the fence: what it does not move is not appended.
-        let moved = tx
-            .prepare_cached(
-                "UPDATE head SET seq = ?4, hash = ?5 WHERE sandbox = ?1 AND epoch = ?2 AND seq = ?3",
-            )?
-            .execute(params![
-                sandbox.0.cast_signed(),
-                entry.epoch.0.cast_signed(),
-                entry.expected.0.cast_signed(),
+        for event in &entry.events {
+            head = head.advance(event.id, entry.epoch, entry.at, &event.digest);
+            self.insert.execute(params![
+                *self.next_row,
+                id,
                 head.seq.0.cast_signed(),
-                head.hash,
-            ])?;
-        if moved != 1 {
-            return Err(foreign_writer());
-        }
-        draft.head = head;
-        let mut insert = tx.prepare_cached(
-            "INSERT INTO event (id, sandbox, seq, epoch, at_ms, v, crc, event_id, hash, kind, payload)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
-        )?;
-        let mut seq = entry.expected;
-        let mut row = *self.next_row;
-        let first = row;
-        for (event, hash) in entry.events.iter().zip(&hashes) {
-            seq = seq.next();
-            insert.execute(params![
-                row,
-                sandbox.0.cast_signed(),
-                seq.0.cast_signed(),
-                entry.epoch.0.cast_signed(),
+                epoch,
                 entry.at.0.cast_signed(),
                 EVENT_VERSION,
                 event.crc,
                 event.id.0,
-                hash,
+                head.hash,
                 event.kind,
                 event.payload,
             ])?;
-            row += 1;
+            draft.rows.push(*self.next_row);
+            *self.next_row += 1;
         }
-        *self.next_row = row;
-        if let Some(draft) = self.drafts.get_mut(&sandbox) {
-            draft.rows.extend(first..row);
+        let moved = self.fence.execute(params![
+            id,
+            epoch,
+            entry.expected.0.cast_signed(),
+            head.seq.0.cast_signed(),
+            head.hash,
+        ])?;
+        if moved != 1 {
+            // The transaction goes back, and the inserted events with it.
+            return Err(foreign_writer());
         }
+        draft.head = head;
         Ok(Ok(head))
     }
 
@@ -245,32 +237,36 @@ impl<'t> Batch<'t> {
         );
         Ok(Ok(()))
     }
+}
 
-    fn draft(&mut self, sandbox: SandboxId) -> Result<&mut Draft, Error> {
-        let draft = match self.drafts.entry(sandbox) {
-            hash_map::Entry::Occupied(entry) => entry.into_mut(),
-            hash_map::Entry::Vacant(entry) => {
-                let draft = self.books.with(sandbox, |book| match &book.damage {
-                    Some(damage) => Err(Error::Damaged {
-                        sandbox,
-                        damage: damage.clone(),
-                    }),
-                    None => Ok(Draft {
-                        head: book.head,
-                        epoch: book.epoch,
-                        rows: Vec::new(),
-                        created: None,
-                        removed: false,
-                    }),
-                })??;
-                entry.insert(draft)
-            }
-        };
-        if draft.removed {
-            return Err(Error::UnknownSandbox { sandbox });
+fn draft<'d>(
+    drafts: &'d mut HashMap<SandboxId, Draft>,
+    books: &Books,
+    sandbox: SandboxId,
+) -> Result<&'d mut Draft, Error> {
+    let draft = match drafts.entry(sandbox) {
+        hash_map::Entry::Occupied(entry) => entry.into_mut(),
+        hash_map::Entry::Vacant(entry) => {
+            let draft = books.with(sandbox, |book| match &book.damage {
+                Some(damage) => Err(Error::Damaged {
+                    sandbox,
+                    damage: damage.clone(),
+                }),
+                None => Ok(Draft {
+                    head: book.head,
+                    epoch: book.epoch,
+                    rows: Vec::new(),
+                    created: None,
+                    removed: false,
+                }),
+            })??;
+            entry.insert(draft)
         }
-        Ok(draft)
+    };
+    if draft.removed {
+        return Err(Error::UnknownSandbox { sandbox });
     }
+    Ok(draft)
 }
 
 impl Drafts {
@@ -292,11 +288,9 @@ impl Drafts {
                 continue;
             };
             book.epoch = draft.epoch;
-            book.head = draft.head;
-            appended += draft.rows.len();
             if !draft.rows.is_empty() {
-                book.tail.extend(draft.rows);
-                book.watch.send_replace(draft.head.seq);
+                appended += draft.rows.len();
+                book.append(draft.head, draft.rows);
             }
         }
         (appended, removed)

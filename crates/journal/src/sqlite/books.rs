@@ -22,7 +22,7 @@ pub(super) struct Book {
     pub(super) indexed: Seq,
     /// The rows of the events after `indexed`.
     pub(super) tail: VecDeque<i64>,
-    pub(super) watch: watch::Sender<Seq>,
+    watch: Option<watch::Sender<Seq>>,
     /// Found at open: the journal is not what its head says. It can be read and removed, not written.
     pub(super) damage: Option<Damage>,
 }
@@ -35,9 +35,30 @@ impl Book {
             epoch,
             indexed,
             tail: VecDeque::new(),
-            watch: watch::Sender::new(head.seq),
+            watch: None,
             damage: None,
         }
+    }
+
+    /// Notes what a commit appended.
+    pub(super) fn append(&mut self, head: Head, rows: Vec<i64>) {
+        self.head = head;
+        self.tail.extend(rows);
+        // Most journals are followed by nobody most of the time.
+        if let Some(watch) = &self.watch {
+            if watch.is_closed() {
+                self.watch = None;
+            } else {
+                watch.send_replace(head.seq);
+            }
+        }
+    }
+
+    /// Follows the head.
+    pub(super) fn follow(&mut self) -> watch::Receiver<Seq> {
+        self.watch
+            .get_or_insert_with(|| watch::Sender::new(self.head.seq))
+            .subscribe()
     }
 
     /// Returns the last place that there is a row for, by index or by tail.

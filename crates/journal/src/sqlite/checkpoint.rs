@@ -15,13 +15,13 @@ use super::fault::Fault;
 use crate::Failure;
 
 /// Unmoved pages from which on the thread is woken.
-const WORTH_MOVING: u64 = 1024;
+const WORTH_MOVING: u64 = 512;
 /// Pages in the log from which on the writer moves the rest, where it is short, so that the log starts again.
-const WORTH_RESETTING: u64 = 4096;
+const WORTH_RESETTING: u64 = 1024;
 /// The rest that is short: about a millisecond's work besides the sync.
 const SHORT: u64 = 512;
 /// Pages in the log from which on the writer moves whatever is there, because the thread does not keep up.
-const TOO_LONG: u64 = 32 * 1024;
+const TOO_LONG: u64 = 16 * 1024;
 /// How long the log may lie unmoved when nothing is written.
 const QUIET: Duration = Duration::from_secs(1);
 

@@ -16,10 +16,12 @@ use super::schema::{self, Found};
 use super::wal::{self, WalDamage};
 use super::writer::Writer;
 use super::{DATABASE_FILE, LOCK_FILE, PAGE_BYTES, Sqlite, reader};
-use crate::queue::Queue;
+use crate::queue::{Gather, Queue};
 
 /// Bytes of the write-ahead log that are on disk before they are needed: a sync that does not grow the file is cheaper.
 const WAL_BYTES: usize = 16 << 20;
+/// The writer's page cache: two of the largest batches. SQLite walks all of it at some commits, so bigger is slower.
+const CACHE_KIB: i64 = 8 << 10;
 /// Threads that read.
 const READERS: usize = 3;
 /// How long a person's `sqlite3` shell may hold the database before the store gives up.
@@ -222,6 +224,7 @@ pub(super) fn open(dir: &Path, on_damage: OnDamagedWal) -> Result<Sqlite, OpenEr
         checkpoints,
         chores,
         next_row,
+        gather: Gather::default(),
     };
     let thread = std::thread::Builder::new()
         .name("journal-write".into())
@@ -278,7 +281,7 @@ fn prepare(path: &Path, conn: &mut Connection) -> Result<(), OpenError> {
     }
     conn.pragma_update(None, "synchronous", "FULL")
         .map_err(sql)?;
-    conn.pragma_update(None, "cache_size", -(32 << 10))
+    conn.pragma_update(None, "cache_size", -CACHE_KIB)
         .map_err(sql)?;
     conn.pragma_update(None, "temp_store", "MEMORY")
         .map_err(sql)?;

@@ -4,7 +4,7 @@
 //! what is on disk then is unknown, and only a new start with recovery can tell.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -14,7 +14,7 @@ use super::checkpoint::Checkpoints;
 use super::chores::{Chores, Room};
 use super::command::{Answer, Command};
 use super::fault::Fault;
-use crate::queue::{Queue, Taken};
+use crate::queue::{Gather, Queue, Taken};
 use crate::{Error, Failure};
 
 /// Calls in one transaction: bounds how long the first of them waits.
@@ -24,6 +24,9 @@ const BATCH_BYTES: usize = 4 << 20;
 /// How long nobody must have called before chores are done.
 const IDLE: Duration = Duration::from_millis(200);
 
+/// The longest wait for company.
+const PATIENCE: Duration = Duration::from_millis(2);
+
 pub(super) struct Writer {
     pub(super) conn: Connection,
     pub(super) queue: Arc<Queue<Command>>,
@@ -32,13 +35,14 @@ pub(super) struct Writer {
     pub(super) checkpoints: Checkpoints,
     pub(super) chores: Chores,
     pub(super) next_row: i64,
+    pub(super) gather: Gather,
 }
 
 impl Writer {
     /// Works until the queue is shut or the store fails.
     pub(super) fn run(mut self) {
         loop {
-            let (batch, room) = match self.queue.take(BATCH_CALLS, BATCH_BYTES, IDLE) {
+            let (batch, room) = match self.queue.take(BATCH_CALLS, BATCH_BYTES, IDLE, self.gather) {
                 Taken::Batch(batch) => {
                     let events = batch.iter().map(Command::events).sum();
                     (batch, Room::Batch(events))
@@ -71,8 +75,18 @@ impl Writer {
 
     fn transact(&mut self, commands: Vec<Command>, room: Room) -> Result<(), Failure> {
         let mut answers = Vec::with_capacity(commands.len());
+        let start = Instant::now();
         match self.commit(commands, &mut answers, room) {
-            Ok(()) => answers.into_iter().for_each(Answer::give),
+            Ok(()) => {
+                // Whoever is answered now and whoever waits already are those who may share the next commit. Waiting for
+                // them costs less than committing for the first of them alone, as long as it is much shorter.
+                let around = answers.len() + self.queue.len();
+                self.gather = Gather {
+                    calls: (around - around / 8).min(BATCH_CALLS),
+                    patience: (start.elapsed() / 2).min(PATIENCE),
+                };
+                answers.into_iter().for_each(Answer::give);
+            }
             Err(failure) => {
                 // First nobody is let in any more, then those who wait are told.
                 self.fault.set(failure.clone());
@@ -97,7 +111,7 @@ impl Writer {
             .conn
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
         let indexed = self.chores.index(&tx, &self.books, last_row, room)?;
-        let mut batch = Batch::new(&tx, &self.books, &mut self.next_row);
+        let mut batch = Batch::new(&tx, &self.books, &mut self.next_row)?;
         let mut failed = None;
         for command in commands {
             match &failed {
