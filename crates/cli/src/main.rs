@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     let name = args.next().unwrap_or_default();
     let called = Path::new(&name).file_name().unwrap_or_default();
     if called == "durable-shell" {
-        return code(supervisor::shell_main(args.collect()));
+        return code(supervisor::shell_main(args.collect(), &tool_call));
     }
     let rest: Vec<OsString> = args.collect();
     match rest.first().and_then(|first| first.to_str()) {
@@ -31,6 +31,17 @@ fn main() -> ExitCode {
         Some("__hook") => code(commands::hook(&rest[1..])),
         _ => commands::run(),
     }
+}
+
+/// Finds the tool call in what a harness gave to its shell.
+fn tool_call(text: &str) -> Option<supervisor::ToolCall> {
+    let bash_env = std::env::var(harness::shell::BASH_ENV_AT).ok();
+    let call = harness::shell::call(text, bash_env.as_deref())?;
+    Some(supervisor::ToolCall {
+        op: call.op,
+        argv: call.argv,
+        env: call.env,
+    })
 }
 
 /// Exit codes outside of a byte do not exist; one that does not fit is a failure of ours.

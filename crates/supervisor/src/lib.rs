@@ -77,14 +77,25 @@ pub fn run(handles: Handles) -> i32 {
     }
 }
 
+/// A tool call that a harness hands to its shell in a wrapping of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolCall {
+    /// Its id.
+    pub op: protocol::OpId,
+    /// Program and arguments: the same whenever the same call comes.
+    pub argv: Vec<String>,
+    /// Added to the environment.
+    pub env: std::collections::BTreeMap<String, String>,
+}
+
 /// The harness's shell, `durable-shell`; `args` is without the program's name. Returns the exit code.
 ///
 /// A command marked by [`protocol::shim::mark`] becomes an operation of its own; anything else is executed by the
-/// sandbox's shell in place of this process. `--cwd-file FILE` before all else asks for the operation's last working
+/// sandbox's shell in place of this process. `recognise` finds a tool call in what a harness wraps around it. `--cwd-file FILE` before all else asks for the operation's last working
 /// directory to be written to `FILE`.
 #[must_use]
-pub fn shell_main(args: Vec<OsString>) -> i32 {
-    shell::main(args)
+pub fn shell_main(args: Vec<OsString>, recognise: &dyn Fn(&str) -> Option<ToolCall>) -> i32 {
+    shell::main(args, recognise)
 }
 
 /// The helper inside the sandbox, `durable __box`; `args` starts at the verb. Returns the exit code.

@@ -22,7 +22,7 @@ fn main() {
             Ok(handles) => supervisor::run(handles),
             Err(error) => fail(&error.to_string()),
         },
-        Some("shell") => supervisor::shell_main(args),
+        Some("shell") => supervisor::shell_main(args, &|_| None),
         Some("box") => supervisor::box_main(args),
         _ => fail("usage: supervise DIR [LIMITS] | shell ARGS… | box ARGS…"),
     };

@@ -27,9 +27,23 @@ const CWD_FILE: &str = "DURABLE_CWD_FILE";
 const KEEP_CWD: &str = r#"trap '{ pwd -P >| "$DURABLE_CWD_FILE"; } 2>/dev/null' EXIT"#;
 
 /// Runs the command, marked or not; returns the exit code.
-pub(crate) fn main(args: Vec<OsString>) -> i32 {
+pub(crate) fn main(
+    args: Vec<OsString>,
+    recognise: &dyn Fn(&str) -> Option<crate::ToolCall>,
+) -> i32 {
     let args = args::parse(args);
     let command = args.command.map(|at| args.all[at].as_os_str());
+    // Without a file for the working directory the command is compared as the model wrote it.
+    let call = command.and_then(OsStr::to_str).and_then(recognise);
+    if let (Some(call), None) = (call, &args.cwd_file) {
+        return match wrapped(call) {
+            Ok(exec) => client::run(exec),
+            Err(why) => {
+                tell(&why);
+                NO_EXIT_CODE
+            }
+        };
+    }
     let marked = command
         .and_then(OsStr::to_str)
         .and_then(unmark)
@@ -62,15 +76,36 @@ fn shell() -> &'static str {
     SHELLS.iter().find(has).copied().unwrap_or(SHELLS[1])
 }
 
+/// Words the request for a call in a harness's wrapping.
+fn wrapped(call: crate::ToolCall) -> Result<Exec, String> {
+    let mut env = environment();
+    env.extend(call.env);
+    Ok(Exec {
+        op: call.op,
+        argv: call.argv,
+        cwd: directory()?,
+        env,
+    })
+}
+
+fn environment() -> BTreeMap<String, String> {
+    // What is no text cannot travel; nobody but a test sets such variables.
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+fn directory() -> Result<String, String> {
+    std::env::current_dir()
+        .map_err(|e| format!("the working directory cannot be found: {e}"))?
+        .into_os_string()
+        .into_string()
+        .map_err(|_| "the working directory has no readable name".to_owned())
+}
+
 /// Words the request: the same shell, options and all, with the command as the model wrote it.
 fn request(op: OpId, command: &str, args: &Args) -> Result<Exec, String> {
-    let mut env: BTreeMap<String, String> = BTreeMap::new();
-    for (name, value) in std::env::vars_os() {
-        // What is no text cannot travel; nobody but a test sets such variables.
-        if let (Ok(name), Ok(value)) = (name.into_string(), value.into_string()) {
-            env.insert(name, value);
-        }
-    }
+    let mut env = environment();
     let mut command = command.to_owned();
     if let Some(file) = &args.cwd_file {
         let file = file
@@ -90,11 +125,7 @@ fn request(op: OpId, command: &str, args: &Args) -> Result<Exec, String> {
             argv.push(arg.to_owned());
         }
     }
-    let cwd = std::env::current_dir()
-        .map_err(|e| format!("the working directory cannot be found: {e}"))?
-        .into_os_string()
-        .into_string()
-        .map_err(|_| "the working directory has no readable name")?;
+    let cwd = directory()?;
     Ok(Exec { op, argv, cwd, env })
 }
 
