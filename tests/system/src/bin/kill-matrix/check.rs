@@ -271,13 +271,11 @@ pub(crate) fn removed(world: &World, sandbox: &str, verdict: &mut Verdict) -> Re
     Ok(())
 }
 
-/// Living processes of the world besides the daemon, its relay and its launcher in waiting.
+/// Living processes of the world besides the daemon, its relay and the launcher that it keeps ready, which waits in a cgroup
+/// of this daemon's.
 fn strangers(world: &World) -> Vec<i32> {
     let daemon = world.daemon();
-    let is_child = |pid| {
-        let parent = process::stat(pid).map(|stat| stat.parent);
-        daemon.is_some() && parent == daemon
-    };
+    let group = format!("/{}-", daemon.unwrap_or_default());
     let mut launchers = 0;
     world
         .marks()
@@ -288,7 +286,8 @@ fn strangers(world: &World) -> Vec<i32> {
             if Some(*pid) == daemon || command.contains("__relay") {
                 return false;
             }
-            if command.contains("__supervisor") && is_child(*pid) {
+            let groups = String::from_utf8_lossy(&process::file(*pid, "cgroup")).into_owned();
+            if command.contains("__supervisor") && groups.contains(&group) {
                 launchers += 1;
                 return launchers > 1;
             }
