@@ -22,8 +22,6 @@ use crate::spool;
 
 /// Resumptions in a row that saw no command and no model answer, before a session is given up.
 const MAX_STUCK: u32 = 5;
-/// The most of a command's output that is put into a transcript; harnesses cut far below it.
-const MAX_RESULT: u64 = 4 << 20;
 /// The longest transcript that is read into memory.
 const MAX_TRANSCRIPT: u64 = 512 << 20;
 
@@ -174,7 +172,7 @@ async fn keep(handle: &Handle, id: &SessionId) -> Result<(), ApiError> {
         }
         // A sandbox that is being stopped or restored answers when it is up again.
         handle.start().await?;
-        commands_settled(handle).await?;
+        commands_settled(handle, driver, &start).await?;
         let (_, repaired) = repair(handle, driver, &start).await?;
         let attempt = session.attempt + 1;
         let resumed = Event::SessionResumed {
@@ -187,10 +185,32 @@ async fn keep(handle: &Handle, id: &SessionId) -> Result<(), ApiError> {
     }
 }
 
-/// Waits until every command that a harness began has settled.
-async fn commands_settled(handle: &Handle) -> Result<(), ApiError> {
+/// Waits until every command whose result the transcript lacks has settled. One that the model put into the background
+/// may run for days; it goes on, and is told as running. One that the transcript does not know yet is asked for again by
+/// the resumed harness under the same id, and attached to then.
+async fn commands_settled(
+    handle: &Handle,
+    driver: &dyn Driver,
+    start: &Start,
+) -> Result<(), ApiError> {
+    let Some(at) = driver.transcript(start) else {
+        return Ok(());
+    };
+    let Some((_, _, transcript)) = newest_file(handle, &at.dir, &at.suffix).await? else {
+        return Ok(());
+    };
+    let wanted = std::cell::RefCell::new(Vec::new());
+    // Asked for its calls alone; nothing of it is written.
+    let _dry = driver.repair(start, &transcript, &|call| {
+        if call.input["run_in_background"] != serde_json::Value::Bool(true) {
+            wanted.borrow_mut().push(call.id.clone());
+        }
+        CallResult::NotOurs
+    });
+    let wanted = wanted.into_inner();
     loop {
-        let open = handle.ask(|reply| Request::OpenShimOps { reply }).await?;
+        let mut open = handle.ask(|reply| Request::OpenShimOps { reply }).await?;
+        open.retain(|op| wanted.iter().any(|id| id == op.as_str()));
         if open.is_empty() {
             return Ok(());
         }
@@ -285,10 +305,19 @@ fn result_of(view: Option<&OpView>, dir: &std::path::Path) -> CallResult {
     let Some(view) = view else {
         return CallResult::NotStarted;
     };
+    // Both ends: some harnesses show the first part of a long output, some the last.
     let read = |stream, length: Offset| {
         let mut reader = spool::Reader::new(dir, &view.id, view.attempt, stream);
-        let length = usize::try_from(length.0.min(MAX_RESULT)).unwrap_or(usize::MAX);
-        reader.read(0, length).unwrap_or_default()
+        let mut part = |from: u64, to: u64| {
+            let length = usize::try_from(to - from).unwrap_or(usize::MAX);
+            reader.read(from, length).unwrap_or_default()
+        };
+        let half = harness::OUTPUT_KEPT as u64 / 4;
+        if length.0 <= 2 * half {
+            return part(0, length.0);
+        }
+        let head = part(0, half);
+        harness::shorten(&head, length.0 - 2 * half, &part(length.0 - half, length.0))
     };
     let mut output = read(Stream::Stdout, view.stdout_bytes);
     output.extend(read(Stream::Stderr, view.stderr_bytes));

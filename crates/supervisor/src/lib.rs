@@ -100,7 +100,7 @@ pub fn shell_main(args: Vec<OsString>, recognise: &dyn Fn(&str) -> Option<ToolCa
 
 /// The helper inside the sandbox, `durable __box`; `args` starts at the verb. Returns the exit code.
 ///
-/// `tar-out PATH` · `tar-in DIR` · `read PATH` · `write PATH [--mode OCTAL]`
+/// `tar-out PATH` · `tar-in DIR` · `read PATH` · `write PATH [--mode OCTAL]` · `remove PATH`
 #[must_use]
 pub fn box_main(args: Vec<OsString>) -> i32 {
     boxed::main(args)

@@ -7,7 +7,19 @@ use super::actor::{Phase, Sandbox, Turn};
 use crate::error;
 use crate::state::{OpState, fingerprint};
 
+/// The operation that a process inside belongs to; the supervisor puts it into every environment.
+const OP_VARIABLE: &str = "DURABLE_OP";
+
 impl Sandbox {
+    /// Whether the shim belongs to a harness that has settled. Its successor was told that this call was not started, or
+    /// will be: to start it now would make that a lie.
+    fn orphaned(&self, spec: &OpSpec) -> bool {
+        let asker = spec.env.get(OP_VARIABLE).and_then(|id| id.parse().ok());
+        asker
+            .and_then(|id: protocol::OpId| self.state.ops.get(&id))
+            .is_some_and(|asker| asker.role == Role::Harness && asker.settlement().is_some())
+    }
+
     /// Journals a tool call's operation, or attaches to the one that has its id: a resumed harness asks again.
     pub(super) fn shim(&mut self, shim: u64, request: protocol::shim::Exec, turn: &mut Turn) {
         let protocol::shim::Exec { op, argv, cwd, env } = request;
@@ -27,6 +39,9 @@ impl Sandbox {
                 Err(error::other_command(&self.name, &op).message)
             }
             Some(_) => Ok(op.clone()),
+            None if self.orphaned(&spec) => Err(format!(
+                "operation `{op}` was not started: the harness that asked for it was lost before"
+            )),
             None => {
                 let cut_before = self.state.last_cut().cloned();
                 let intent = Event::OpIntent {

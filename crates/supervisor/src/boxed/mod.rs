@@ -29,7 +29,7 @@ pub(crate) enum Error {
 }
 
 const USAGE: &str =
-    "usage: __box tar-out PATH | tar-in DIR | read PATH | write PATH [--mode OCTAL]";
+    "usage: __box tar-out PATH | tar-in DIR | read PATH | write PATH [--mode OCTAL] | remove PATH";
 
 /// Exit codes: done, failed, called wrongly.
 const DONE: i32 = 0;
@@ -71,6 +71,9 @@ fn run(args: &[OsString]) -> Result<(), Error> {
             BufReader::with_capacity(256 << 10, io::stdin().lock()),
         ),
         [verb, path] if *verb == "read" => file::read(Path::new(path), &mut io::stdout().lock()),
+        [verb, path] if *verb == "remove" => {
+            std::fs::remove_file(path).map_err(failed("remove", Path::new(path)))
+        }
         [verb, path] if *verb == "write" => {
             file::write(Path::new(path), None, &mut io::stdin().lock())
         }
