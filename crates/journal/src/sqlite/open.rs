@@ -19,7 +19,10 @@ use super::{DATABASE_FILE, LOCK_FILE, PAGE_BYTES, Sqlite, reader};
 use crate::queue::{Gather, Queue};
 
 /// Bytes of the write-ahead log that are on disk before they are needed: a sync that does not grow the file is cheaper.
-const WAL_BYTES: usize = 16 << 20;
+/// A steady load makes it two or three times as long, once.
+const WAL_BYTES: usize = 4 << 20;
+/// Bytes that the log keeps when it starts again.
+const WAL_KEPT_BYTES: i64 = 64 << 20;
 /// The writer's page cache: two of the largest batches. SQLite walks all of it at some commits, so bigger is slower.
 const CACHE_KIB: i64 = 8 << 10;
 /// Threads that read.
@@ -285,7 +288,7 @@ fn prepare(path: &Path, conn: &mut Connection) -> Result<(), OpenError> {
         .map_err(sql)?;
     conn.pragma_update(None, "temp_store", "MEMORY")
         .map_err(sql)?;
-    conn.pragma_update(None, "journal_size_limit", 4 * WAL_BYTES as i64)
+    conn.pragma_update(None, "journal_size_limit", WAL_KEPT_BYTES)
         .map_err(sql)?;
     schema::migrate(conn, &found).map_err(sql)?;
     // A process killed between writing and syncing a commit leaves frames that read as committed and are not on disk.
@@ -295,7 +298,7 @@ fn prepare(path: &Path, conn: &mut Connection) -> Result<(), OpenError> {
 }
 
 fn inspect_wal(path: &Path, log: &Path, on_damage: OnDamagedWal) -> Result<(), OpenError> {
-    let Some(damage) = wal::inspect(log).map_err(|e| OpenError::io("read", log, e))? else {
+    let Some(damage) = wal::inspect(path, log).map_err(|e| OpenError::io("read", log, e))? else {
         return Ok(());
     };
     match on_damage {

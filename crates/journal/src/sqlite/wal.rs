@@ -65,9 +65,9 @@ fn number(bytes: &[u8], offset: usize) -> u32 {
     u32::from_be_bytes([b[0], b[1], b[2], b[3]])
 }
 
-/// Looks for commits that were on disk and cannot be reached any more.
-pub(super) fn inspect(path: &Path) -> io::Result<Option<WalDamage>> {
-    let file = match File::open(path) {
+/// Looks for commits that were on disk and cannot be reached any more in a database's log.
+pub(super) fn inspect(database: &Path, log: &Path) -> io::Result<Option<WalDamage>> {
+    let file = match File::open(log) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
@@ -81,9 +81,9 @@ pub(super) fn inspect(path: &Path) -> io::Result<Option<WalDamage>> {
     let whole = number(&header, 0) & !1 == MAGIC
         && plausible
         && Sum(0, 0).over(&header[..24], number(&header, 0) & 1 == 1) == Sum::at(&header, 24);
-    // The header lies in one sector, so it is never torn: one that is bad hides the whole log. Its page size is ours then,
-    // and so is its byte order.
-    let page = if whole { page } else { super::PAGE_BYTES };
+    // The header lies in one sector, so it is never torn: one that is bad hides the whole log. The database knows the page
+    // size then, and the byte order is this machine's.
+    let page = if whole { page } else { page_bytes(database) };
     let big_endian = whole && number(&header, 0) & 1 == 1;
     let mut salt = whole.then(|| Sum::at(&header, 16));
     let mut sum = whole.then(|| Sum::at(&header, 24));
@@ -122,6 +122,17 @@ pub(super) fn inspect(path: &Path) -> io::Result<Option<WalDamage>> {
         frame,
         commits: commits.max(closed),
     }))
+}
+
+/// Returns the page size in the header of a database, or the one that we give to new ones.
+fn page_bytes(database: &Path) -> u32 {
+    let mut header = [0; 18];
+    let read = File::open(database).and_then(|mut file| file.read_exact(&mut header));
+    match (read, u16::from_be_bytes([header[16], header[17]])) {
+        (Ok(()), 1) => 65536,
+        (Ok(()), bytes) if bytes.is_power_of_two() && bytes >= 512 => u32::from(bytes),
+        _ => super::PAGE_BYTES,
+    }
 }
 
 /// Fills the buffer; false at the end of the file.
