@@ -221,9 +221,11 @@ async fn cannot_be_written(store: &Sqlite, written: &Written) {
     store.remove(written.sandbox).await.unwrap();
 }
 
+type IsIt = fn(&Flaw) -> bool;
+
 #[tokio::test]
 async fn each_kind_of_damage_is_named() {
-    let cases: [(&str, u64, fn(&Flaw) -> bool, u64); 9] = [
+    let cases: [(&str, u64, IsIt, u64); 9] = [
         (
             "UPDATE event SET payload = replace(payload, 'x', 'y') WHERE sandbox = 1 AND seq = 4",
             4,
