@@ -133,9 +133,7 @@ impl Core {
             Durability::Relaxed => self.ledger.append_relaxed(events.clone()).await?,
         };
         let first = (last.0 + 1).saturating_sub(count);
-        let sender = self.ledger.sender();
         let mut index = lock(&self.index);
-        index.models.set_sender(sender);
         for (seq, event) in (first..).zip(&events) {
             index.models.fold(Seq(seq), event);
         }
@@ -260,7 +258,7 @@ impl Core {
         Claim {
             core: Arc::clone(self),
             request,
-            sender: sender.clone(),
+            attempt: sender.attempt,
         }
     }
 }
@@ -310,7 +308,7 @@ impl Asked {
 pub(crate) struct Claim {
     core: Arc<Core>,
     request: ModelRequestId,
-    sender: Sender,
+    attempt: u32,
 }
 
 impl Claim {
@@ -320,12 +318,10 @@ impl Claim {
 
     /// Journals that the client has the whole answer.
     pub(crate) async fn delivered(self) {
-        // To a harness that has been restarted since it was delivered to nobody: the new one has not seen it.
-        if self.core.ledger.sender() != self.sender {
-            return;
-        }
+        // The attempt that asked: a harness that has been restarted since has not seen it.
         let event = Event::ModelDelivered {
             request: self.request.clone(),
+            attempt: self.attempt,
         };
         // Where the journal takes no more, nothing is served any more either.
         let _appended: Result<(), String> =

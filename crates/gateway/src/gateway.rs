@@ -49,7 +49,19 @@ impl Gateway {
                 (id.clone(), dialect)
             })
             .collect();
+        // Files that a daemon before us settled and had no time to remove.
+        let mut left = relay.kept();
+        left.retain(|id| models.get(id).is_some_and(|known| known.outcome.is_some()));
         let core = Arc::new(Core::new(ledger, relay, models, upstream));
+        if !left.is_empty() {
+            let relay = core.relay.clone();
+            core.spawn(async move {
+                for request in left {
+                    // Where the relay goes away in this moment, the next daemon finds them again.
+                    let _forgotten = relay.forget(&request).await;
+                }
+            });
+        }
         for (request, dialect) in open {
             // Known as being recorded before anything is served, so that a client that comes back finds it.
             let shown = core.recording(&request);

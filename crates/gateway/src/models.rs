@@ -33,8 +33,8 @@ pub struct Request {
     pub outcome: Option<ModelOutcome>,
     /// The tool calls in the answer; known when it is settled.
     pub tool_calls: Vec<ToolCall>,
-    /// The latest sender that got the whole answer.
-    pub delivered: Option<Sender>,
+    /// The latest attempt of its session that got the whole answer.
+    pub delivered: Option<u32>,
 }
 
 impl Request {
@@ -128,7 +128,9 @@ impl Models {
                     tool_calls: Vec::new(),
                     delivered: None,
                 };
-                if self.requests.insert(request.clone(), known).is_none() {
+                // Live, it is folded when it is decided and again when it is journaled.
+                if !self.requests.contains_key(request) {
+                    self.requests.insert(request.clone(), known);
                     self.order.push(request.clone());
                 }
             }
@@ -164,9 +166,9 @@ impl Models {
                     known.tool_calls.clone_from(tool_calls);
                 }
             }
-            Event::ModelDelivered { request } => {
+            Event::ModelDelivered { request, attempt } => {
                 if let Some(known) = self.requests.get_mut(request) {
-                    known.delivered = Some(self.sender.clone());
+                    known.delivered = Some(*attempt);
                 }
             }
             Event::Created { .. }
@@ -195,7 +197,7 @@ impl Models {
     ) -> impl Iterator<Item = &'a ModelRequestId> {
         let fresh = move |known: &Request| {
             known.sender.session == sender.session
-                && known.delivered.as_ref() != Some(sender)
+                && known.delivered != Some(sender.attempt)
                 && known.usable()
         };
         let same = self.iter().rev().filter(move |(_, known)| {

@@ -138,6 +138,8 @@ impl Recorder {
     async fn run(mut self, progress: watch::Receiver<Progress>) {
         let closed = self.core.closed.clone();
         let recorded = tokio::select! {
+            // In this order, so that an answer that was settled just now is not taken for one that was not.
+            biased;
             recorded = self.follow(progress) => recorded,
             () = closed.cancelled() => Err(Stop),
         };

@@ -137,7 +137,14 @@ impl Call {
 
     fn more(&mut self) -> io::Result<()> {
         let mut buffer = vec![0; 256 << 10];
-        match self.socket.read(&mut buffer)? {
+        // With a time limit a signal interrupts a read: a child of another test ended.
+        let read = loop {
+            match self.socket.read(&mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => break other?,
+            }
+        };
+        match read {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             read => {
                 self.raw.extend(&buffer[..read]);

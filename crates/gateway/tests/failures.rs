@@ -66,9 +66,7 @@ fn a_finished_answer_outlives_its_relay() {
     world.release();
     world.wait("finished=1");
     // The relay ends the file after the model server has ended its answer.
-    while !ended(&world) {
-        std::thread::yield_now();
-    }
+    world.until(|| ended(&world));
     world.kill_relay();
     let daemon = world.daemon();
     let reply = world.post(&say("go")).finish().unwrap();
@@ -78,9 +76,7 @@ fn a_finished_answer_outlives_its_relay() {
 }
 
 fn ended(world: &World) -> bool {
-    let mut files = std::fs::read_dir(world.path().join("answers")).unwrap();
-    let file = files.next().unwrap().unwrap();
-    let bytes = std::fs::read(file.path()).unwrap();
+    let bytes = std::fs::read(&world.files()[0]).unwrap();
     bytes.windows(8).any(|window| window == b"complete")
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::client::Call;
 use crate::process::Process;
-use crate::world::{World, answers, anthropic, say};
+use crate::world::{World, answers, anthropic, relay_handle, say};
 
 #[test]
 fn the_same_request_delivered_twice_is_asked_twice() {
@@ -112,19 +112,66 @@ fn the_file_of_a_settled_answer_is_removed() {
     world.post(&say("go")).finish().unwrap();
     daemon.settled();
     drop(daemon);
-    let left: Vec<_> = std::fs::read_dir(world.path().join("answers"))
-        .unwrap()
-        .collect();
-    // The daemon's end does not wait for the relay, but the next relay question does.
-    for _ in 0..left.len() {
-        let daemon = world.daemon();
-        world.post(&say("again")).finish().unwrap();
-        daemon.settled();
-    }
-    let left = std::fs::read_dir(world.path().join("answers"))
-        .unwrap()
-        .count();
-    assert!(left <= 1, "{left} files are left");
+    world.until(|| world.files().is_empty());
+}
+
+#[test]
+fn a_file_that_a_killed_daemon_left_is_removed_by_the_next() {
+    let world = World::held();
+    let daemon = world.daemon();
+    let mut call = world.post(&say("go"));
+    call.read_until("I will look").unwrap();
+    let file = world.files().remove(0);
+    let kept = world.path().join("kept");
+    std::fs::hard_link(&file, &kept).unwrap();
+    world.release();
+    call.finish().unwrap();
+    drop(daemon);
+    world.until(|| world.files().is_empty());
+    std::fs::rename(kept, &file).unwrap();
+    let _daemon = world.daemon();
+    world.until(|| world.files().is_empty());
+}
+
+#[test]
+fn files_that_no_journal_wants_are_swept() {
+    let world = World::held();
+    let daemon = world.daemon();
+    let mut call = world.post(&say("go"));
+    call.read_until("I will look").unwrap();
+    drop(daemon);
+    let sweep = |wanted: bool| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let relay = relay_handle(world.path());
+        runtime.unwrap().block_on(relay.sweep(|_| wanted)).unwrap();
+    };
+    // It runs: its file goes when it has ended.
+    sweep(true);
+    sweep(false);
+    assert_eq!(world.files().len(), 1);
+    world.release();
+    world.until(|| world.files().is_empty());
+
+    // It has ended, and its daemon is gone.
+    let daemon = world.daemon();
+    let mut call = world.post(&say("go on"));
+    call.read_until("I will look").unwrap();
+    drop(daemon);
+    world.release();
+    world.until(|| world.files().iter().any(|file| holds(file, "complete")));
+    sweep(true);
+    assert_eq!(world.files().len(), 1);
+    sweep(false);
+    world.until(|| world.files().is_empty());
+}
+
+fn holds(file: &std::path::Path, word: &str) -> bool {
+    let bytes = std::fs::read(file).unwrap_or_default();
+    bytes
+        .windows(word.len())
+        .any(|window| window == word.as_bytes())
 }
 
 #[test]
@@ -190,25 +237,21 @@ fn an_openai_stream_is_recorded_and_served_again() {
 
 #[test]
 fn a_tool_call_is_shown_only_when_it_is_durable() {
-    let world = World::new(
-        r#"[{"text":"one two three four","tools":[{"command":"ls"}],"delay_ms":5},{"text":"Done."}]"#,
-    );
+    let world = World::held();
     let daemon = world.daemon();
     let slow = daemon.ledger.slow.clone();
     let mut call = world.post(&say("go"));
-    call.read_until("message_start").unwrap();
+    call.read_until("I will look").unwrap();
     slow.send_replace(true);
+    world.release();
     world.wait("finished=1");
     // Text came, what completes a block did not: the disk has not answered.
-    let bytes = || std::fs::read(world.path().join("journal")).unwrap().len();
-    let before = bytes();
-    call.read_until("one two").unwrap();
+    call.read_until("by step.").unwrap();
     assert!(
         !call.holds("content_block_stop"),
         "shown before it was durable"
     );
     assert!(!call.holds("tool_use"), "shown before it was durable");
-    assert_eq!(bytes(), before);
     slow.send_replace(false);
     let reply = call.finish().unwrap();
     assert_eq!(reply.digest(), world.asked()[0]["answer"]);

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use gateway::{
     BoxFuture, Gateway, Ledger, Models, RelayConfig, RelayHandle, Secret, Sender, Upstream,
@@ -401,6 +402,24 @@ impl World {
     /// What the model server was asked.
     pub(crate) fn asked(&self) -> Vec<serde_json::Value> {
         self.wait("requests=0")
+    }
+
+    /// Returns the relay's files.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let files = std::fs::read_dir(self.path().join("answers")).unwrap();
+        files.map(|file| file.unwrap().path()).collect()
+    }
+
+    /// Waits for what another process does and tells nobody.
+    pub(crate) fn until(&self, done: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !done() {
+            assert!(
+                began.elapsed() < Duration::from_secs(30),
+                "it did not happen"
+            );
+            std::thread::yield_now();
+        }
     }
 
     /// Kills the relay with `kill -9` and waits for its end.

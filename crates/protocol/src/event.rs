@@ -282,6 +282,9 @@ pub enum Event {
     ModelDelivered {
         /// Which request.
         request: ModelRequestId,
+        /// The session's attempt that got it, 0 outside a session.
+        #[serde(default)]
+        attempt: u32,
     },
     /// A harness session began.
     SessionStarted {

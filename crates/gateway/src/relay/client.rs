@@ -131,7 +131,7 @@ impl RelayHandle {
         }
     }
 
-    /// Removes the files of all requests that `wanted` does not want and that are not running.
+    /// Removes the files of all requests that `wanted` does not want; of one that is running, when it has ended.
     ///
     /// For the start of a daemon, when it knows every journal: a sandbox that was removed leaves its answers behind.
     /// Does nothing where there is neither a relay nor a file.
@@ -142,22 +142,31 @@ impl RelayHandle {
         &self,
         wanted: impl Fn(&ModelRequestId) -> bool + Send,
     ) -> Result<(), RelayError> {
-        let empty =
-            std::fs::read_dir(&self.config.dir).map_or(true, |mut dir| dir.next().is_none());
-        if empty {
+        if self.kept().is_empty() {
             return Ok(());
         }
+        let kept = self.list().await?;
+        for request in kept.iter().filter(|request| !wanted(request)) {
+            self.forget(request).await?;
+        }
+        // Answered after them, so they are gone.
+        self.list().await.map(drop)
+    }
+
+    /// Returns the requests that have a file, as the directory shows them.
+    pub(crate) fn kept(&self) -> Vec<ModelRequestId> {
+        spool::kept(&self.config.dir)
+    }
+
+    /// Returns the requests that have a file, when the relay has done all that it was told before.
+    async fn list(&self) -> Result<Vec<ModelRequestId>, RelayError> {
         let (sender, receiver) = oneshot::channel();
         let mut link = self.link.lock().await;
         let live = self.connect(&mut link, Start::IfNone).await?;
         lock(&live.shared).lists.push_back(sender);
         live.send(&ToRelay::List, &[], &self.config.socket).await?;
         drop(link);
-        let kept = receiver.await.map_err(|_| self.gone())?;
-        for request in kept.iter().filter(|request| !wanted(request)) {
-            self.forget(request).await?;
-        }
-        Ok(())
+        receiver.await.map_err(|_| self.gone())
     }
 
     /// Lets the relay end as soon as nothing runs in it. For a daemon that ends in order; a running answer is read on.

@@ -47,7 +47,7 @@ pub(crate) enum ToRelay {
     },
     /// Which requests are running, and which have a file?
     List,
-    /// The journal has everything: remove the file.
+    /// Nobody needs the file any more: remove it, where the answer is still coming at its end.
     Forget {
         /// Which request.
         request: ModelRequestId,

@@ -131,8 +131,14 @@ struct Busy {
 struct Relay {
     dir: PathBuf,
     client: HttpClient<Full<Bytes>>,
-    running: Mutex<HashMap<ModelRequestId, watch::Receiver<Progress>>>,
+    running: Mutex<HashMap<ModelRequestId, Running>>,
     busy: watch::Sender<Busy>,
+}
+
+struct Running {
+    progress: watch::Receiver<Progress>,
+    /// Nobody wants its file: it goes when the answer has ended.
+    forgotten: bool,
 }
 
 impl Relay {
@@ -142,7 +148,7 @@ impl Relay {
 
     fn running(&self, request: &ModelRequestId) -> Option<watch::Receiver<Progress>> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.get(request).cloned()
+        Some(running.get(request)?.progress.clone())
     }
 
     /// Asks the upstream unless this id was asked before, by us or by a relay before us.
@@ -163,37 +169,43 @@ impl Relay {
             }
         };
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.insert(request.clone(), receiver.clone());
+        let entry = Running {
+            progress: receiver.clone(),
+            forgotten: false,
+        };
+        running.insert(request.clone(), entry);
         self.count(|busy| busy.requests += 1);
         let relay = Rc::clone(self);
         tokio::task::spawn_local(async move {
             fetch(&relay.client, begin, writer, &sender).await;
             let mut running = relay.running.lock().unwrap_or_else(PoisonError::into_inner);
-            running.remove(&request);
+            if running.remove(&request).is_some_and(|it| it.forgotten) {
+                relay.remove(&request);
+            }
             relay.count(|busy| busy.requests -= 1);
         });
         Some(receiver)
     }
 
+    /// Removes a file. A daemon reads the end in it a little earlier than it is durable, and may then be the faster one.
     fn forget(&self, request: &ModelRequestId) {
-        if self.running(request).is_none() {
-            // It may be gone already: forgetting twice is allowed.
-            let _removed: io::Result<()> = fs::remove_file(spool::path(&self.dir, request));
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        match running.get_mut(request) {
+            Some(running) => running.forgotten = true,
+            None => self.remove(request),
         }
+    }
+
+    fn remove(&self, request: &ModelRequestId) {
+        // It may be gone already: forgetting twice is allowed.
+        let _removed: io::Result<()> = fs::remove_file(spool::path(&self.dir, request));
     }
 
     fn list(&self) -> FromRelay {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = fs::read_dir(&self.dir)
-            .into_iter()
-            .flatten()
-            .filter_map(|entry| {
-                let name = entry.ok()?.file_name();
-                name.to_str()?.strip_suffix(".resp")?.parse().ok()
-            });
         FromRelay::Listed {
             running: running.keys().cloned().collect(),
-            kept: kept.collect(),
+            kept: spool::kept(&self.dir),
         }
     }
 }

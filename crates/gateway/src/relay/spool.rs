@@ -51,6 +51,16 @@ pub(crate) fn path(dir: &Path, request: &ModelRequestId) -> PathBuf {
     dir.join(format!("{request}.resp"))
 }
 
+/// Returns the requests that have a file in `dir`; none where it is not there.
+pub(crate) fn kept(dir: &Path) -> Vec<ModelRequestId> {
+    let files = std::fs::read_dir(dir).into_iter().flatten();
+    let ids = files.filter_map(|entry| {
+        let name = entry.ok()?.file_name();
+        name.to_str()?.strip_suffix(".resp")?.parse().ok()
+    });
+    ids.collect()
+}
+
 /// The only writer of one file.
 pub(crate) struct Writer {
     file: File,
