@@ -98,6 +98,7 @@ async fn run(options: &Serve, data: &Path) -> Result<(), ApiError> {
         data = %data.display(), sandboxes = recovery.sandboxes, damaged = recovery.damaged,
         pool = engine.shared().pool.kind(), "the daemon serves"
     );
+    let relay = engine.shared().relay.clone();
     let router = server::router(Arc::new(engine));
     let unix = Listener::Unix(api_socket(data)?);
     if let Some(address) = options.listen {
@@ -136,6 +137,8 @@ async fn run(options: &Serve, data: &Path) -> Result<(), ApiError> {
         }
         _ = terminate.recv() => {
             tracing::info!("the daemon ends; sandboxes go on");
+            // An answer that is still coming is read to its end by the relay; without one it need not stay.
+            relay.quit().await;
             Ok(())
         }
         _ = tokio::signal::ctrl_c() => Ok(()),

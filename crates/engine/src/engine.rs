@@ -1,6 +1,6 @@
 //! All sandboxes of one data directory: created, found by name, recovered at start.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, RwLock};
 
 use journal::{Append, Durability, New};
@@ -99,6 +99,7 @@ impl Engine {
             let work = shared.clone();
             let swept = tokio::task::spawn_blocking(move || sweep(&work, &keeps)).await;
             swept.map_err(|e| error::internal("the sweep was abandoned", &e))?;
+            forget_answers(&shared, folded.iter().map(|(_, _, _, state)| state)).await;
         }
         let mut sandboxes = HashMap::new();
         let mut recovering = Vec::new();
@@ -509,6 +510,20 @@ fn strangers(shared: &Shared, known: &[SandboxId]) -> usize {
         }
     }
     strangers
+}
+
+/// Removes the relay's copies of answers that the journals hold whole, and those of removed sandboxes.
+///
+/// Before anything is served: a request that begins beside it would be forgotten too.
+async fn forget_answers(shared: &Shared, states: impl Iterator<Item = &State>) {
+    let open: HashSet<protocol::ModelRequestId> = states
+        .flat_map(|state| state.models.iter())
+        .filter(|(_, request)| request.outcome.is_none())
+        .map(|(id, _)| id.clone())
+        .collect();
+    if let Err(failure) = shared.relay.sweep(|id| open.contains(id)).await {
+        tracing::warn!(error = %error::chain(&failure), "old model answers stay");
+    }
 }
 
 /// Removes what crashes left in the pool and on the machine.
