@@ -1,9 +1,13 @@
 //! A mount namespace of the daemon's own, so that its end, however it comes, takes the pool's mount along.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
-use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount_bind, mount_change, mount_remount,
+    unmount,
+};
 
 use crate::{Error, Result};
 
@@ -38,4 +42,44 @@ pub fn private_mounts() -> Result<Mounts> {
     mount_change(Path::new("/"), slave)
         .map_err(|errno| refused("stop mounts from leaving", errno))?;
     Ok(Mounts::Private)
+}
+
+/// How every pool is mounted. Reading a workspace must not change it.
+pub(crate) const QUIET: MountFlags = MountFlags::NOATIME
+    .union(MountFlags::NODEV)
+    .union(MountFlags::NOSUID);
+
+/// A mount of ours, undone on drop.
+#[derive(Debug)]
+pub(crate) struct Mounted {
+    at: PathBuf,
+}
+
+impl Mounted {
+    /// Takes over the mount that was made at `at`.
+    pub(crate) fn at(at: &Path) -> Self {
+        Self { at: at.to_owned() }
+    }
+
+    /// Mounts a directory over itself, so that reading in it leaves no access times. None: that is so already.
+    pub(crate) fn quiet(dir: &Path) -> Result<Option<Self>> {
+        let refused = |errno| Error::errno("mount without access times", dir, errno);
+        let found = rustix::fs::statvfs(dir).map_err(refused)?;
+        if found.f_flag.contains(StatVfsMountFlags::NOATIME) {
+            return Ok(None);
+        }
+        mount_bind(dir, dir).map_err(refused)?;
+        let mounted = Self::at(dir);
+        mount_remount(dir, QUIET | MountFlags::BIND, "").map_err(refused)?;
+        Ok(Some(mounted))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Sandboxes have clones of it, and somebody may still be reading.
+        if let Err(errno) = unmount(&self.at, UnmountFlags::DETACH) {
+            tracing::warn!(path = %self.at.display(), %errno, "cannot unmount the workspace pool");
+        }
+    }
 }

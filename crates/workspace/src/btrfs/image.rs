@@ -11,9 +11,10 @@ use std::process::Command;
 
 use rustix::fs::{FileType, FlockOperation, Mode};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::mount;
 
 use super::as_fd;
+use crate::mounts::{Mounted, QUIET};
 use crate::sys::loopdev::{self, Io};
 use crate::{Error, Result};
 
@@ -32,8 +33,8 @@ const LOOP_MAJOR: u32 = 7;
 #[derive(Debug)]
 pub(crate) struct Attached {
     image: PathBuf,
-    /// Where we mounted it. None: it was mounted there before us, so it is not ours to undo.
-    ours: Option<PathBuf>,
+    /// None: it was mounted there before us, so it is not ours to undo.
+    _mounted: Option<Mounted>,
 }
 
 impl Attached {
@@ -49,10 +50,8 @@ impl Attached {
             // A machine that cannot mount it falls back to copies and should not keep it. Its error is the one to tell.
             let _removed: std::io::Result<()> = fs::remove_file(&image);
         }
-        mounted.map(|ours| Self {
-            image,
-            ours: ours.then(|| at.to_owned()),
-        })
+        let _mounted = mounted?;
+        Ok(Self { image, _mounted })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -68,16 +67,6 @@ impl Attached {
         let missing = held.len().saturating_sub(held.blocks() * 512);
         let free = space.f_bavail * space.f_frsize;
         Ok(if missing == 0 { u64::MAX } else { free })
-    }
-}
-
-impl Drop for Attached {
-    fn drop(&mut self) {
-        if let Some(at) = &self.ours
-            && let Err(errno) = unmount(at, UnmountFlags::DETACH)
-        {
-            tracing::warn!(path = %at.display(), %errno, "cannot unmount the workspace pool");
-        }
     }
 }
 
@@ -153,8 +142,8 @@ pub(crate) fn mkfs() -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-/// Attaches and mounts. Returns whether the mount is ours.
-fn mount_image(image: &Path, at: &Path) -> Result<bool> {
+/// Attaches and mounts. None: somebody did it before.
+fn mount_image(image: &Path, at: &Path) -> Result<Option<Mounted>> {
     let open = || {
         OpenOptions::new()
             .read(true)
@@ -170,21 +159,20 @@ fn mount_image(image: &Path, at: &Path) -> Result<bool> {
     let file = open()?;
     fs::create_dir_all(at).map_err(Error::io("make the directory", at))?;
     if mounted_there(&file, at)? {
-        return Ok(false);
+        return Ok(None);
     }
     // Open until it is mounted: a device in use is not detached under our hands.
     let (device, path) = match find(&file, image)? {
         Some(found) => found,
         None => attach(&file, image)?,
     };
-    let flags = MountFlags::NOATIME | MountFlags::NODEV | MountFlags::NOSUID;
-    mount(&path, at, "btrfs", flags, None).map_err(|errno| match errno {
+    mount(&path, at, "btrfs", QUIET, None).map_err(|errno| match errno {
         Errno::NODEV => unavailable(image, "this kernel has no btrfs"),
         Errno::PERM | Errno::ACCESS => unavailable(image, "this process may not mount"),
         errno => Error::errno("mount", image, errno),
     })?;
     drop(device);
-    Ok(true)
+    Ok(Some(Mounted::at(at)))
 }
 
 /// Whether `at` already is the mount of this image.

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use protocol::{CutId, WorkspaceId};
 use rustix::io::Errno;
 
+use crate::mounts::Mounted;
 use crate::names::{Names, ids_in, make_head, new_workspace};
 use crate::sys::btrfs::{self, Access};
 use crate::{Cut, Error, Keep, Layout, Pool, Result, Swept, Usage};
@@ -36,8 +37,10 @@ pub(crate) struct Btrfs {
     names: Names,
     flush: Flush,
     heads: Mutex<HashMap<WorkspaceId, Arc<Mutex<Head>>>>,
-    /// The image's own mount, where there is one; undone on drop.
+    /// The image, where there is one.
     image: Option<Attached>,
+    /// The pool's directory mounted over itself, where there is no image and its file system keeps access times.
+    _quiet: Option<Mounted>,
 }
 
 /// How to make sure that every write that returned shows in a subvolume's counters.
@@ -82,6 +85,7 @@ impl Btrfs {
     pub(crate) fn open(root: PathBuf, image: Option<Attached>) -> Result<Self> {
         let names = Names { root };
         names.prepare()?;
+        let quiet = Mounted::quiet(&names.root)?;
         let held = names.root.join("probe/held");
         fs::create_dir_all(&held).map_err(Error::io("make the directory", &held))?;
         for name in ids_in::<WorkspaceId>(&names.tmp())? {
@@ -92,6 +96,7 @@ impl Btrfs {
             flush: Flush::Refused,
             heads: Mutex::default(),
             image,
+            _quiet: quiet,
         };
         if !pool.refused_snapshot_flushes()? {
             tracing::warn!(

@@ -189,37 +189,38 @@ fn link(first: &Path, target: &Path) -> Result<bool> {
     }
 }
 
-/// Copies data and leaves holes.
+/// Copies data and leaves holes, up to the length that the file has at the start: a writer that appends meanwhile must not
+/// leave a tail of zeros where the copy had looked already.
 fn copy_data(from: &mut File, to: &mut File) -> std::result::Result<(), Errno> {
     let failed = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
+    let len = from.metadata().map_err(failed)?.len();
     let mut at = 0;
-    loop {
+    while at < len {
         let start = match rustix::fs::seek(&*from, SeekFrom::Data(at)) {
-            // No more data: a hole up to the end, or the end.
+            // No more data: a hole up to the end.
             Err(Errno::NXIO) => break,
             // A file system that knows no holes.
             Err(Errno::INVAL) => at,
             start => start?,
         };
         let end = match rustix::fs::seek(&*from, SeekFrom::Hole(start)) {
-            Err(Errno::INVAL) => u64::MAX,
+            Err(Errno::INVAL) => len,
             // It was cut shorter meanwhile.
             Err(Errno::NXIO) => break,
-            end => end?,
+            end => end?.min(len),
         };
+        let wanted = end.saturating_sub(start);
         rustix::fs::seek(&*from, SeekFrom::Start(start))?;
         rustix::fs::seek(&*to, SeekFrom::Start(start))?;
         // copy_file_range below, and read and write where that cannot be.
-        let copied =
-            std::io::copy(&mut Read::by_ref(from).take(end - start), to).map_err(failed)?;
+        let copied = std::io::copy(&mut Read::by_ref(from).take(wanted), to).map_err(failed)?;
         at = start + copied;
-        if copied < end - start || end == u64::MAX {
+        if copied < wanted {
             break;
         }
     }
-    let len = from.metadata().map_err(failed)?.len();
-    to.set_len(len.max(to.metadata().map_err(failed)?.len()))
-        .map_err(failed)
+    let now = from.metadata().map_err(failed)?.len();
+    to.set_len(len.min(now)).map_err(failed)
 }
 
 /// Gives a copy the owner, rights, attributes and times of its source.

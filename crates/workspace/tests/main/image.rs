@@ -14,7 +14,7 @@ use crate::world::{World, dir, small_image, write};
 
 #[test]
 fn an_image_that_was_half_made_is_made_anew() {
-    let Some(world) = World::btrfs() else { return };
+    let Some(world) = World::image() else { return };
     drop(world);
     let dir = dir();
     write(dir.path().join("pool.btrfs.new"), "mkfs was killed here");
@@ -30,7 +30,7 @@ fn an_image_that_was_half_made_is_made_anew() {
 
 #[test]
 fn a_second_opening_shares_the_loop_device() {
-    let Some(world) = World::btrfs() else { return };
+    let Some(world) = World::image() else { return };
     let head = world.pool.create().unwrap();
     write(world.upper(&head).join("a"), "one");
     let again = open_with(world.dir.path(), &small_image()).unwrap();
@@ -42,7 +42,7 @@ fn a_second_opening_shares_the_loop_device() {
 
 #[test]
 fn a_full_pool_is_told_and_earlier_cuts_are_whole() {
-    let Some(world) = World::btrfs() else { return };
+    let Some(world) = World::image() else { return };
     let head = world.pool.create().unwrap();
     let up = world.upper(&head);
     write(up.join("a"), "one");
@@ -95,7 +95,7 @@ fn a_full_pool_is_told_and_earlier_cuts_are_whole() {
 /// The image is sparse: the disk below it can be full when it is not.
 #[test]
 fn a_full_disk_below_the_image_is_told_before_anything_breaks() {
-    let Some(world) = World::btrfs() else { return };
+    let Some(world) = World::image() else { return };
     drop(world);
     let dir = dir();
     mount(
@@ -164,4 +164,29 @@ fn a_subvolume_inside_a_head_is_refused_and_removed_with_it() {
     assert!(!world.pool.cut_path(&head, &c1).exists());
     world.pool.remove(&head).unwrap();
     assert_eq!(world.pool.usage().unwrap().heads, 0);
+}
+
+#[test]
+fn a_data_directory_on_btrfs_needs_no_image() {
+    World::each_on_btrfs(|world| {
+        assert!(!world.dir.path().join("pool.btrfs").exists());
+        let head = world.pool.create().unwrap();
+        let layout = world.pool.layout(&head).unwrap();
+        // Read after it was written: an access time would be a change.
+        write(layout.upper.join("a"), "one");
+        fs::create_dir(layout.work.join("work")).unwrap();
+        let c1 = world.cut(&head, "c1");
+        let then = picture(&layout.upper);
+        world.no_cut(&head);
+        write(layout.upper.join("a"), "two");
+        world.cut(&head, "c2");
+        let back = world.pool.restore(&head, Some(&c1)).unwrap();
+        assert_same(&picture(&world.upper(&back)), &then, "the restored head");
+        world.no_cut(&back);
+        write(world.upper(&back).join("a"), "three");
+        world.cut(&back, "c3");
+        assert_same(&picture(&world.pool.cut_path(&head, &c1)), &then, "the cut");
+        world.pool.gc(&[]).unwrap();
+        assert_eq!(world.pool.usage().unwrap().heads, 0);
+    });
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use protocol::{CutId, WorkspaceId};
+use rustix::mount::MountFlags;
 use tempfile::TempDir;
 use workspace::{Choice, Error, Options, Pool, open_with};
 
@@ -45,6 +46,31 @@ impl World {
             }
             Err(error) => panic!("{error}: {:?}", std::error::Error::source(&error)),
         }
+    }
+
+    /// None, said aloud, where there is no image: no btrfs at all, or no need of one.
+    pub(crate) fn image() -> Option<Self> {
+        let world = Self::btrfs()?;
+        if world.dir.path().join("pool.btrfs").exists() {
+            return Some(world);
+        }
+        skip("temporary files are on btrfs; set TMPDIR to another file system");
+        None
+    }
+
+    /// A pool in a directory on btrfs that is mounted so that each read leaves an access time; copies there too.
+    pub(crate) fn each_on_btrfs(claim: impl Fn(&Self)) {
+        let Some(outer) = Self::btrfs() else { return };
+        let noisy = dir();
+        rustix::mount::mount_bind(outer.dir.path().join("pool"), noisy.path()).unwrap();
+        let flags = MountFlags::BIND | MountFlags::STRICTATIME;
+        rustix::mount::mount_remount(noisy.path(), flags, "").unwrap();
+        for choice in [Choice::Auto, Choice::Copy] {
+            let dir = TempDir::with_prefix_in("data-", noisy.path()).unwrap();
+            let pool = workspace::open(dir.path(), choice).unwrap();
+            claim(&Self { pool, dir });
+        }
+        rustix::mount::unmount(noisy.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
     }
 
     /// Runs a claim on every engine that can be had.
