@@ -3,11 +3,13 @@
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::api::Api;
-use crate::{Res, trouble, world};
+use crate::{Client, Res, trouble, world};
 
 /// A running model server. Dropped, it is killed.
 pub struct Model {
@@ -67,14 +69,38 @@ impl Model {
         Ok(Self::entries(&log))
     }
 
-    /// Waits until so many requests came, were held, were answered to their end.
+    /// Waits until so many requests came, were held, were answered to their end; gives up where `client` ends before.
     ///
     /// # Errors
-    /// That takes longer than two minutes.
-    pub fn wait(&self, requests: usize, held: usize, finished: usize) -> Res<Vec<Value>> {
+    /// The client ended, or two minutes went by.
+    pub fn wait(
+        &self,
+        client: &mut Client,
+        requests: usize,
+        held: usize,
+        finished: usize,
+    ) -> Res<()> {
         let path = format!("/__control/wait?requests={requests}&held={held}&finished={finished}");
-        let log = Api::tcp(&self.address, None)?.get(&path)?;
-        Ok(Self::entries(&log))
+        let address = self.address.clone();
+        let (tell, reached) = channel();
+        std::thread::spawn(move || {
+            let answer = Api::tcp(&address, None).and_then(|mut api| api.get(&path));
+            // Who waited may have given up.
+            let _told = tell.send(answer.map(drop));
+        });
+        loop {
+            match reached.recv_timeout(Duration::from_millis(50)) {
+                Ok(answer) => return answer,
+                Err(RecvTimeoutError::Timeout) if client.has_ended() => {
+                    return Err(trouble(format!(
+                        "the client ended before the model was asked: {}",
+                        client.words()
+                    )));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(trouble("the model is gone")),
+            }
+        }
     }
 
     /// Lets held streams go on.

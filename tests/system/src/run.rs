@@ -189,6 +189,14 @@ impl Client {
         lock(&self.out.shared.0).bytes.clone()
     }
 
+    /// Returns the end of what it wrote to stderr so far.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let text = String::from_utf8_lossy(&lock(&self.err.shared.0).bytes).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(5)..].join(" | ")
+    }
+
     /// Whether it has ended.
     pub fn has_ended(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(_)))

@@ -137,7 +137,7 @@ pub(crate) fn run(stage: &mut Stage, cell: &Cell, seed: u64) -> Res<Verdict> {
     world.create(&sandbox, &[])?;
     let mut client = start(world, cell.under, &sandbox, &model)?;
 
-    let hit = approach(world, cell, &plan, &model)?;
+    let hit = approach(world, cell, &plan, &model, &mut client)?;
     let harness = harness_of(world, &sandbox, rng)?;
     let targets = Targets {
         world,
@@ -166,7 +166,8 @@ pub(crate) fn run(stage: &mut Stage, cell: &Cell, seed: u64) -> Res<Verdict> {
 fn start(world: &World, under: Under, sandbox: &str, model: &Model) -> Res<Client> {
     let url = model.url();
     let mut args = vec!["run", "--name", sandbox, "--model-url", &url];
-    args.extend(["--model-key-env", "MATRIX_KEY", "--", under.name()]);
+    args.extend(["--model", "scripted", "--model-key-env", "MATRIX_KEY"]);
+    args.extend(["--", under.name()]);
     args.extend(["-p", "run the commands"]);
     if under == Under::Claude {
         args.push("--dangerously-skip-permissions");
@@ -180,11 +181,15 @@ fn approach(
     cell: &Cell,
     plan: &Plan,
     model: &Model,
+    client: &mut Client,
 ) -> Res<Option<system_tests::Hit>> {
     if cell.point == Point::MidOutput {
         let line = format!("{} begin", plan.calls[plan.at].tag);
         if !world.effects().wait(&line, 1, BEGIN) {
-            return Err(trouble("the command never began"));
+            return Err(trouble(format!(
+                "the command never began: {}",
+                client.words()
+            )));
         }
         return Ok(None);
     }
@@ -203,10 +208,10 @@ fn approach(
             }
             None => None,
         };
-        model.wait(0, 1, 0)?;
+        model.wait(client, 0, 1, 0)?;
         return Ok(hit);
     }
-    model.wait(0, 1, 0)?;
+    model.wait(client, 0, 1, 0)?;
     let place = plan.place.ok_or_else(|| trouble("no place"))?;
     let hits = world.points()?.arm(&[place], 0);
     model.release()?;

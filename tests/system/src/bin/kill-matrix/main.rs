@@ -191,6 +191,7 @@ fn matrix(options: &Options) -> Res<bool> {
             "the matrix needs root: it looks into mount namespaces and processes of sandboxes",
         ));
     }
+    system_tests::world::binary()?;
     let cells = options.wanted.cells();
     if cells.is_empty() {
         return Err(trouble(
