@@ -20,7 +20,7 @@ impl Rng {
     }
 
     /// Returns the next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,7 +30,7 @@ impl Rng {
 
     /// Returns a number below `n`; 0 where `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        if n == 0 { 0 } else { self.next() % n }
+        if n == 0 { 0 } else { self.draw() % n }
     }
 
     /// Returns an index below `n`.
@@ -59,7 +59,7 @@ impl Rng {
     pub fn bytes(&mut self, n: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(n + 8);
         while out.len() < n {
-            out.extend_from_slice(&self.next().to_le_bytes());
+            out.extend_from_slice(&self.draw().to_le_bytes());
         }
         out.truncate(n);
         out
@@ -76,7 +76,7 @@ mod tests {
         let mut b = Rng::named(7, "x");
         let mut c = Rng::named(7, "y");
         assert_eq!(a.bytes(100), b.bytes(100));
-        assert_ne!(a.next(), c.next());
+        assert_ne!(a.draw(), c.draw());
         assert_eq!(a.below(0), 0);
     }
 }

@@ -95,7 +95,10 @@ fn mount_overlay(options: &[(&str, PathBuf)]) -> Result<OwnedFd, rustix::io::Err
     }
     rustix::mount::fsconfig_set_flag(context.as_fd(), "userxattr")?;
     rustix::mount::fsconfig_create(context.as_fd())?;
-    let attr = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    // Overlay goes by its own mount's access-time rule, not the upper's: reading a file would change the workspace.
+    let attr = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOATIME;
     let root = rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attr)?;
     // An overlay that cannot write its upper layer comes up read-only without a word.
     let found = rustix::fs::fstatvfs(&root)?;

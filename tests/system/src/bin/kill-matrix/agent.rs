@@ -92,7 +92,8 @@ impl Plan {
         }
         let places = cell.point.places();
         // The stream itself is held at the model: whether the daemon has journaled of it is one more choice.
-        let stands = !places.is_empty() && !(in_stream && rng.chance(50));
+        let in_stream_only = in_stream && rng.chance(50);
+        let stands = !places.is_empty() && !in_stream_only;
         Ok(Self {
             calls,
             at,
@@ -100,7 +101,7 @@ impl Plan {
             place: stands.then(|| *rng.pick(places)),
             last: format!(
                 "Everything that was asked for is done now: {:08x}.",
-                rng.next() as u32
+                u32::try_from(rng.draw() >> 32).unwrap_or(0)
             ),
             relay: cell.victim == Victim::All && rng.chance(50),
         })

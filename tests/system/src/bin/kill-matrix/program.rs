@@ -149,7 +149,7 @@ impl Program {
                 self.line(&format!("{} of={dir}/{name}", blob.dd(part)));
                 self.files.insert(name, blob.slice(part).to_vec());
             } else {
-                let text = format!("{:016x}", rng.next());
+                let text = format!("{:016x}", rng.draw());
                 self.line(&format!("echo {text} >> {dir}/{name}"));
                 let file = self.files.entry(name).or_default();
                 file.extend_from_slice(text.as_bytes());
