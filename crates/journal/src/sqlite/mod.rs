@@ -51,7 +51,7 @@ pub struct Sqlite {
     books: Arc<Books>,
     fault: Arc<Fault>,
     threads: Vec<JoinHandle<()>>,
-    _lock: File,
+    lock: File,
 }
 
 impl Sqlite {
@@ -230,6 +230,10 @@ impl Drop for Sqlite {
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so already.
             drop(thread.join());
+        }
+        // Closing is not enough: a child that was forked and has not reached its exec yet holds the lock too.
+        if let Err(error) = self.lock.unlock() {
+            tracing::warn!(%error, "cannot unlock the journal");
         }
     }
 }

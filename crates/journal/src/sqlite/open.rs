@@ -202,7 +202,7 @@ pub(super) fn open(dir: &Path, on_damage: OnDamagedWal) -> Result<Sqlite, OpenEr
         books: Arc::new(books),
         fault,
         threads: Vec::new(),
-        _lock: lock,
+        lock,
     };
     let spawn = |e| OpenError::io("start a thread for", &path, e);
     let progress = Arc::new(Progress::default());
