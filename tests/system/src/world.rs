@@ -100,7 +100,12 @@ impl World {
             std::fs::create_dir_all(dir)?;
         }
         let effects = Effects::new(&harnesses)?;
+        let mut binary = binary()?;
         if let Some((uid, gid)) = user {
+            // The built one may lie where only its builder gets.
+            let copy = root.join("durable");
+            std::fs::copy(&binary, &copy)?;
+            binary = copy;
             for dir in [&root, &data, &home, &harnesses] {
                 std::os::unix::fs::chown(dir, Some(uid), Some(gid))?;
             }
@@ -126,7 +131,7 @@ impl World {
                 data,
             },
             root,
-            binary: binary()?,
+            binary,
             environment: environment.into(),
             user,
             effects,
