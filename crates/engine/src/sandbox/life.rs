@@ -53,6 +53,12 @@ pub(super) struct Crashed {
 pub(super) struct AfterCrash {
     /// Put the workspace back to the last cut.
     rollback: bool,
+    /// The workspace is being put back.
+    restoring: bool,
+    /// Told once the workspace is as it will stay: a cut of what is put back would be the one to put back to.
+    lost: Vec<Settling>,
+    /// Journaled with the rollback, so that a daemon that dies between the two does both again.
+    ended: Option<Event>,
     /// Runs to be started again.
     reruns: Vec<(OpId, u32)>,
     replies: Vec<Reply<()>>,
@@ -211,6 +217,9 @@ impl Sandbox {
         }
         let mut crash = AfterCrash {
             rollback: false,
+            restoring: false,
+            lost: Vec::new(),
+            ended: None,
             reruns: Vec::new(),
             replies: Vec::new(),
         };
@@ -279,11 +288,15 @@ impl Sandbox {
                 }
                 Verdict::Lost {
                     attempt, exit_code, ..
-                } => self.settle_lost(id, attempt, exit_code),
+                } => {
+                    let lost = self.lost(id, attempt, exit_code);
+                    crash.lost.push(lost);
+                }
             }
         }
         if live.is_some() {
             self.reruns.append(&mut crash.reruns);
+            self.settling.append(&mut crash.lost);
         } else {
             crash.rollback |=
                 self.state.running.is_some() && self.state.spec.on_crash == CrashPolicy::Rollback;
@@ -304,7 +317,7 @@ impl Sandbox {
         same_cut && alone && no_effects
     }
 
-    fn settle_lost(&mut self, op: OpId, attempt: u32, exit_code: Option<u8>) {
+    fn lost(&self, op: OpId, attempt: u32, exit_code: Option<u8>) -> Settling {
         let length =
             |stream| protocol::Offset(crate::spool::length(&self.dir, &op, attempt, stream));
         let why = match exit_code {
@@ -320,11 +333,11 @@ impl Sandbox {
             length(protocol::Stream::Stderr),
             &why,
         );
-        self.settling.push(Settling {
+        Settling {
             op,
             attempt,
             settlement,
-        });
+        }
     }
 
     pub(super) fn link_ended(&mut self, turn: &mut Turn) {
@@ -439,21 +452,24 @@ impl Sandbox {
         if !self.reconcile(&rows, None, turn) {
             return;
         }
-        if let Some(boot) = self.state.running {
-            self.push(
-                turn,
-                Event::Ended {
-                    boot,
-                    reason: crashed.reason,
-                },
-            );
+        let mut ended = self.state.running.map(|boot| Event::Ended {
+            boot,
+            reason: crashed.reason,
+        });
+        if let Some(after) = &mut self.after_crash {
+            if crashed.reason == EndReason::Stopped {
+                // It was told to end: nothing is put back, and nothing is begun again behind the user's back.
+                after.rollback = false;
+                after.replies = stopped;
+            }
+            if after.rollback {
+                after.ended = ended.take();
+            } else {
+                self.settling.append(&mut after.lost);
+            }
         }
-        if crashed.reason == EndReason::Stopped
-            && let Some(after) = &mut self.after_crash
-        {
-            // It was told to end: nothing is put back, and nothing is begun again behind the user's back.
-            after.rollback = false;
-            after.replies = stopped;
+        if let Some(ended) = ended {
+            self.push(turn, ended);
         }
         self.maybe_cut();
         turn.after.push(Box::new(Self::maybe_after_crash));
@@ -467,7 +483,11 @@ impl Sandbox {
         let Some(after) = &mut self.after_crash else {
             return;
         };
-        if std::mem::take(&mut after.rollback) {
+        if after.restoring {
+            return;
+        }
+        if after.rollback {
+            after.restoring = true;
             let (shared, done) = (self.shared.clone(), self.done.clone());
             let of = self.state.workspace.clone();
             // A cut of an earlier head lives with that head.
@@ -512,7 +532,15 @@ impl Sandbox {
     ) {
         match restored {
             Ok((to, workspace)) => {
+                let ended = self.after_crash.as_mut().and_then(|after| {
+                    (after.rollback, after.restoring) = (false, false);
+                    self.settling.append(&mut after.lost);
+                    after.ended.take()
+                });
                 self.push(turn, Event::RolledBack { to, workspace });
+                if let Some(ended) = ended {
+                    self.push(turn, ended);
+                }
                 turn.after.push(Box::new(|sandbox| {
                     if let Some(old) = sandbox.state.retired.last().cloned() {
                         let shared = sandbox.shared.clone();
@@ -522,6 +550,7 @@ impl Sandbox {
                             }
                         });
                     }
+                    sandbox.maybe_cut();
                     sandbox.maybe_after_crash();
                 }));
             }

@@ -265,7 +265,14 @@ impl Sandbox {
                 },
             );
             if let Some(live) = self.live.get(op) {
-                live.progress.send_modify(|p| p.attempt = attempt);
+                // What it printed before it was run again is in other files.
+                live.progress.send_modify(|p| {
+                    if p.attempt != attempt {
+                        p.attempt = attempt;
+                        p.stdout = protocol::Offset(0);
+                        p.stderr = protocol::Offset(0);
+                    }
+                });
             }
         }
     }
