@@ -31,7 +31,15 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
         .collect::<Result<Vec<SandboxName>, _>>()?;
     for name in names {
         let path = format!("/v1/sandboxes/{name}");
-        let view: SandboxView = world.client.get(&path).await?;
+        let view: Result<SandboxView, ApiError> = world.client.get(&path).await;
+        let view = match view {
+            Err(damaged) if damaged.code == ErrorCode::Corrupt => {
+                failure::note(&format!("removing sandbox {name}: {}", damaged.message));
+                let (): () = world.client.call(Method::DELETE, &path, &()).await?;
+                continue;
+            }
+            view => view?,
+        };
         let open = view.open_ops.len();
         if open > 0 && !args.force {
             return Err(ApiError::new(

@@ -76,7 +76,7 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
             format!("--dir {} is no directory", dir.display()),
         ));
     }
-    ensure(world, &sandbox, &args).await?;
+    let is_new = ensure(world, &sandbox, &args).await?;
     let input = match (
         args.tty,
         std::io::IsTerminal::is_terminal(&std::io::stdin()),
@@ -99,15 +99,22 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
         };
         let follow = Follow {
             client: world.client.clone(),
-            sandbox,
+            sandbox: sandbox.clone(),
             op: parse(&fresh_op())?,
             input,
         };
-        let view = follow.exec(&spec).await?;
-        return super::exec::finish(&view, world);
+        let view = follow.exec(&spec).await;
+        if is_new && is_refused(&view) {
+            undo(world, &sandbox).await;
+        }
+        return super::exec::finish(&view?, world);
     };
     let url = format!("/v1/sandboxes/{sandbox}/sessions");
-    let view: SessionView = world.client.call(Method::POST, &url, &ask).await?;
+    let view: Result<SessionView, ApiError> = world.client.call(Method::POST, &url, &ask).await;
+    if is_new && is_refused(&view) {
+        undo(world, &sandbox).await;
+    }
+    let view = view?;
     if args.detach {
         if world.json {
             super::print_json(&view)?;
@@ -167,29 +174,41 @@ fn session(args: &Args) -> Result<StartSession, ApiError> {
     })
 }
 
-/// Creates the sandbox where it does not exist, with the directory's content in it.
-async fn ensure(world: &World, sandbox: &SandboxName, args: &Args) -> Result<(), ApiError> {
+/// Creates the sandbox where it does not exist, with the directory's content in it; returns whether it did.
+async fn ensure(world: &World, sandbox: &SandboxName, args: &Args) -> Result<bool, ApiError> {
     let ask = args.shape.ask(sandbox.as_str())?;
     let created: Result<SandboxView, ApiError> =
         world.client.call(Method::POST, "/v1/sandboxes", &ask).await;
     match created {
         Ok(_) => {}
         // It is there: then it is used as it is, and its files are not touched.
-        Err(error) if error.code == ErrorCode::Conflict && args.name.is_some() => return Ok(()),
+        Err(error) if error.code == ErrorCode::Conflict && args.name.is_some() => return Ok(false),
         Err(error) => return Err(error),
     }
-    let Some(dir) = &args.dir else { return Ok(()) };
+    let Some(dir) = &args.dir else {
+        return Ok(true);
+    };
     let copied = super::cp::put(world, sandbox, dir, "/workspace", None).await;
     if copied.is_err() {
-        let removed: Result<(), ApiError> = world
-            .client
-            .call(Method::DELETE, &format!("/v1/sandboxes/{sandbox}"), &())
-            .await;
-        if let Err(left) = removed {
-            failure::note(&format!("sandbox {sandbox} is left: {}", left.message));
-        }
+        undo(world, sandbox).await;
     }
-    copied
+    copied.map(|()| true)
+}
+
+/// Whether the daemon knows that nothing was begun.
+fn is_refused<T>(answer: &Result<T, ApiError>) -> bool {
+    matches!(answer, Err(error) if error.code == ErrorCode::Invalid)
+}
+
+/// Removes a sandbox that was made for what was then refused.
+async fn undo(world: &World, sandbox: &SandboxName) {
+    let removed: Result<(), ApiError> = world
+        .client
+        .call(Method::DELETE, &format!("/v1/sandboxes/{sandbox}"), &())
+        .await;
+    if let Err(left) = removed {
+        failure::note(&format!("sandbox {sandbox} is left: {}", left.message));
+    }
 }
 
 /// Follows a session over every resumption to its end, and returns the agent's own exit code.
