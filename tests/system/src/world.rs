@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,6 +15,9 @@ use crate::{Client, Done, Effects, Points, Res, journal, process, run, trouble};
 
 /// Variable that the processes of a world's sandboxes carry.
 const MARK: &str = "DURABLE_TEST_WORLD";
+/// Becomes another user, with a `/proc` that one may look into: some machines close theirs to all but root.
+const AS_USER: &str = r#"mount -t proc proc /proc && g=$1 && shift &&
+    exec setpriv --reuid "$0" --regid "$g" --clear-groups --inh-caps=-all -- "$@""#;
 /// How long the last processes of an ended world may take to go.
 const GOING: Duration = Duration::from_secs(10);
 
@@ -199,15 +201,30 @@ impl World {
 
     /// Makes a command: the binary with these arguments, on this data directory.
     pub fn command<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(&self.binary);
+        let mut command = match self.user {
+            None => Command::new(&self.binary),
+            Some((uid, gid)) => {
+                let mut command = Command::new("unshare");
+                command
+                    .args([
+                        "--mount",
+                        "--propagation",
+                        "slave",
+                        "--",
+                        "sh",
+                        "-c",
+                        AS_USER,
+                    ])
+                    .args([uid.to_string(), gid.to_string()])
+                    .arg(&self.binary);
+                command
+            }
+        };
         command
             .args(args)
             .env_clear()
             .envs(&self.environment)
             .current_dir(&self.root);
-        if let Some((uid, gid)) = self.user {
-            command.uid(uid).gid(gid);
-        }
         command
     }
 
@@ -287,8 +304,8 @@ impl World {
     pub fn daemon(&self) -> Option<i32> {
         let text = std::fs::read_to_string(self.data().join("daemon.lock")).ok()?;
         let pid: i32 = text.trim().parse().ok()?;
-        let data = self.data().to_string_lossy().into_owned();
-        let is_ours = process::command(pid).contains(&data);
+        let data = format!("DURABLE_DATA={}", self.data().display());
+        let is_ours = process::has_entry(pid, &data);
         (is_ours && process::is_alive(pid)).then_some(pid)
     }
 

@@ -23,7 +23,9 @@ fn refused(world: &World, args: &[&str], names: &str, code: &str) -> Res<()> {
     let error = &error["error"];
     let whole = error["message"].as_str().is_some_and(|m| m.contains(names));
     if error["code"] != code || !whole {
-        return Err(trouble(format!("{with_json:?}: wanted {code}, {names}: {line}")));
+        return Err(trouble(format!(
+            "{with_json:?}: wanted {code}, {names}: {line}"
+        )));
     }
     Ok(())
 }
@@ -81,7 +83,12 @@ fn what_is_not_there_is_named_and_nothing_is_made() -> Res<()> {
         ("docker.io/debian", "docker.io/debian"),
         ("", "image"),
     ] {
-        refused(&world, &["create", "new", "--image", image], names, "invalid")?;
+        refused(
+            &world,
+            &["create", "new", "--image", image],
+            names,
+            "invalid",
+        )?;
     }
     refused(&world, &["create", "a"], "a", "conflict")?;
     for name in ["", "A", "a b", "../x", "a/b", "é", ".a", &"x".repeat(64)] {
@@ -90,7 +97,12 @@ fn what_is_not_there_is_named_and_nothing_is_made() -> Res<()> {
         refused(&world, &["exec", name, "--", "true"], &shown, "invalid")?;
     }
     for op in ["", "a b", "a/b", "..", "a\nb", &"x".repeat(300)] {
-        refused(&world, &["exec", "a", "--op", op, "--", "true"], "operation id", "invalid")?;
+        refused(
+            &world,
+            &["exec", "a", "--op", op, "--", "true"],
+            "operation id",
+            "invalid",
+        )?;
     }
     let exec = |more: &[&str]| -> Vec<String> {
         let args = ["exec", "a"].iter().chain(more);
@@ -100,7 +112,11 @@ fn what_is_not_there_is_named_and_nothing_is_made() -> Res<()> {
         (&["--op", "used", "--", "false"][..], "used", "conflict"),
         (&["--cwd", "/no/dir", "--", "true"], "/no/dir", "invalid"),
         (&["--cwd", "relative", "--", "true"], "relative", "invalid"),
-        (&["--user", "nosuchuser", "--", "true"], "nosuchuser", "invalid"),
+        (
+            &["--user", "nosuchuser", "--", "true"],
+            "nosuchuser",
+            "invalid",
+        ),
         (&["--", "no-such-program"], "no-such-program", "invalid"),
         (&["--", "/no/such/program"], "/no/such/program", "invalid"),
         (&["--", "/etc"], "/etc", "invalid"),
@@ -112,9 +128,26 @@ fn what_is_not_there_is_named_and_nothing_is_made() -> Res<()> {
     }
     let run = ["run", "--name", "new"];
     for (more, names) in [
-        (&["--model-key-env", "NO_SUCH_VARIABLE", "--", "claude"][..], "NO_SUCH_VARIABLE"),
+        (
+            &["--model-key-env", "NO_SUCH_VARIABLE", "--", "claude"][..],
+            "NO_SUCH_VARIABLE",
+        ),
         (&["--dir", "/no/such/dir", "--", "true"], "/no/such/dir"),
-        (&["--model-url", "ftp://x", "--model-api", "openai", "--model", "m", "--", "pi", "-p", "x"], "ftp://x"),
+        (
+            &[
+                "--model-url",
+                "ftp://x",
+                "--model-api",
+                "openai",
+                "--model",
+                "m",
+                "--",
+                "pi",
+                "-p",
+                "x",
+            ],
+            "ftp://x",
+        ),
     ] {
         let args: Vec<&str> = run.iter().chain(more).copied().collect();
         refused(&world, &args, names, "invalid")?;
@@ -160,7 +193,9 @@ fn a_data_directory_that_cannot_serve_is_named_with_the_remedy() -> Res<()> {
     let full = world.root().join("full");
     std::fs::create_dir(&full)?;
     let mut mount = Command::new("mount");
-    mount.args(["-t", "tmpfs", "-o", "size=128k", "none"]).arg(&full);
+    mount
+        .args(["-t", "tmpfs", "-o", "size=128k", "none"])
+        .arg(&full);
     run::run(mount)?.ok()?;
     let told = refused_at(&world, full.to_str().unwrap());
     let mut unmount = Command::new("umount");

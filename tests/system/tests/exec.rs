@@ -3,9 +3,9 @@
 use std::io::Write as _;
 use std::process::Stdio;
 
-use system_tests::{Client, Res, World, process, trouble};
+use system_tests::{Client, Res, process, trouble};
 
-use crate::support::{SOON, op, refused, settled, until, world};
+use crate::support::{SOON, op, until, world};
 
 #[test]
 fn the_exit_code_is_the_commands_own() -> Res<()> {
@@ -192,90 +192,16 @@ fn an_id_runs_once_however_often_it_is_asked_for() -> Res<()> {
     ] {
         let mut args = vec!["exec", "ada", "--op", "once"];
         args.extend(other);
-        let line = refused(&world.run(&args)?, "conflict", "`once`");
+        let done = world.run(&args)?;
+        assert_eq!((done.code, done.out()), (Some(125), String::new()));
+        let line = done.err();
+        assert!(
+            line.starts_with("error[conflict]: operation `once`"),
+            "{line}"
+        );
         assert!(line.contains("durable op ada once"), "{line}");
     }
     assert_eq!(world.effects().lines("ran")?.len(), 1);
-    world.end_clean()
-}
-
-/// Starts an operation that counts its runs and waits, and kills the supervisor below it.
-fn lose(world: &World, replay: &str, gate: &str) -> Res<()> {
-    let effects = world.effects().inside();
-    let script = format!(
-        "echo before > f; cat g 2>/dev/null; echo new > g; echo ran > {effects}; read -r go < {gate}; cat f g"
-    );
-    world.must(&["exec", "ada", "--", "sh", "-c", "echo old > g"])?;
-    let args = [
-        "exec", "ada", "--op", "o", "--replay", replay, "-d", "--", "bash", "-c", &script,
-    ];
-    world.must(&args)?;
-    assert!(world.effects().wait("ran", 1, SOON));
-    let supervisor = world
-        .supervisor("ada")
-        .ok_or_else(|| trouble("no supervisor"))?;
-    assert!(process::kill(supervisor));
-    Ok(())
-}
-
-#[test]
-fn a_lost_outcome_is_told_as_lost_and_not_run_again() -> Res<()> {
-    let world = world("lost")?;
-    let gate = world.effects().gate("gate")?;
-    lose(&world, "never", gate.inside())?;
-    let view = settled(&world, "o")?;
-    assert_eq!(view["outcome"], "lost");
-    assert_eq!(view["exit_code"], serde_json::Value::Null);
-    let done = world.run(&["attach", "ada", "o"])?;
-    assert_eq!(done.code, Some(123));
-    // What it printed so far is kept.
-    assert_eq!(done.out(), "old\n");
-    assert!(done.err().contains("lost"), "{}", done.err());
-    assert_eq!(world.effects().lines("ran")?.len(), 1);
-    // The sandbox goes on, with its files as they were.
-    assert_eq!(world.sh("ada", "cat f g")?.ok()?.out(), "before\nnew\n");
-    world.end_clean()
-}
-
-#[test]
-fn replay_safe_runs_again_on_the_files_as_they_are() -> Res<()> {
-    let world = world("safe")?;
-    let gate = world.effects().gate("gate")?;
-    lose(&world, "safe", gate.inside())?;
-    assert!(world.effects().wait("ran", 2, SOON), "it is not run again");
-    gate.open()?;
-    let view = settled(&world, "o")?;
-    assert_eq!(
-        (&view["outcome"], &view["attempt"]),
-        (&"exited".into(), &2.into())
-    );
-    // Exactly the second run's output: nothing of the first.
-    let done = world.run(&["attach", "ada", "o"])?;
-    assert_eq!(
-        (done.code, done.out()),
-        (Some(0), "new\nbefore\nnew\n".to_owned())
-    );
-    assert_eq!(world.effects().lines("ran")?.len(), 2);
-    world.end_clean()
-}
-
-#[test]
-fn replay_rollback_runs_again_on_the_files_before_it() -> Res<()> {
-    let world = world("rollback")?;
-    let gate = world.effects().gate("gate")?;
-    lose(&world, "rollback", gate.inside())?;
-    assert!(world.effects().wait("ran", 2, SOON), "it is not run again");
-    gate.open()?;
-    let view = settled(&world, "o")?;
-    assert_eq!(
-        (&view["outcome"], &view["attempt"]),
-        (&"exited".into(), &2.into())
-    );
-    let done = world.run(&["attach", "ada", "o"])?;
-    assert_eq!(
-        (done.code, done.out()),
-        (Some(0), "old\nbefore\nnew\n".to_owned())
-    );
     world.end_clean()
 }
 

@@ -19,13 +19,19 @@ fn trees_are_copied_in_and_out_as_they_are() -> Res<()> {
     symlink("/etc/passwd", source.join("link"))?;
     let text = source.to_str().unwrap();
     world.must(&["cp", text, "a:/workspace/copied"])?;
-    assert_eq!(world.must(&["exec", "a", "--", "copied/run"])?.out(), "ran\n");
+    assert_eq!(
+        world.must(&["exec", "a", "--", "copied/run"])?.out(),
+        "ran\n"
+    );
     let link = world.must(&["exec", "a", "--", "readlink", "copied/link"])?;
     assert_eq!(link.out(), "/etc/passwd\n");
     let back = world.root().join("back");
     world.must(&["cp", "a:/workspace/copied", back.to_str().unwrap()])?;
     assert!(std::fs::read(back.join("deep/er/noise"))? == noise);
-    assert_eq!(std::fs::read_link(back.join("link"))?.to_str(), Some("/etc/passwd"));
+    assert_eq!(
+        std::fs::read_link(back.join("link"))?.to_str(),
+        Some("/etc/passwd")
+    );
     let mode = std::fs::metadata(back.join("run"))?.permissions().mode();
     assert_eq!(mode & 0o777, 0o755);
 
@@ -44,21 +50,37 @@ fn the_journal_is_read_from_any_place_and_followed() -> Res<()> {
     world.create("a", &[])?;
     world.must(&["exec", "a", "--op", "one", "--", "true"])?;
     let follower = world.start(&["log", "a", "--json", "--follow", "--from", "3"])?;
-    assert!(follower.wait_out(1, Duration::from_secs(20)), "nothing came");
+    assert!(
+        follower.wait_out(1, Duration::from_secs(20)),
+        "nothing came"
+    );
     world.sh("a", "echo x > f")?.ok()?;
     let log = world.must(&["log", "a", "--json"])?.out();
-    let events: Vec<Value> = log.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let events: Vec<Value> = log
+        .lines()
+        .map(|l| serde_json::from_str(l).unwrap())
+        .collect();
     let kinds: Vec<&str> = events.iter().map(|e| e["kind"].as_str().unwrap()).collect();
     assert_eq!(
         kinds,
         [
-            "created", "started", "op_intent", "op_started", "op_settled", "op_intent", "op_started", "cut_taken",
+            "created",
+            "started",
+            "op_intent",
+            "op_started",
+            "op_settled",
+            "op_intent",
+            "op_started",
+            "cut_taken",
             "op_settled"
         ]
     );
     let from = world.must(&["log", "a", "--json", "--from", "3"])?.out();
-    assert_eq!(from.lines().collect::<Vec<_>>(), log.lines().skip(2).collect::<Vec<_>>());
-    assert!(follower.wait_out(from.len(), Duration::from_secs(20)), "the follower is behind");
+    assert!(from.lines().eq(log.lines().skip(2)), "{from}");
+    assert!(
+        follower.wait_out(from.len(), Duration::from_secs(20)),
+        "the follower is behind"
+    );
     assert_eq!(String::from_utf8_lossy(&follower.so_far()), from);
     drop(follower);
     let rows = system_tests::journal::read(world.data(), "a")?;
@@ -75,13 +97,23 @@ fn a_stopped_sandbox_keeps_its_files_and_a_removed_one_nothing() -> Res<()> {
     world.must(&["exec", "a", "--op", "open", "-d", "--", "sleep", "1000"])?;
     let refused = world.run(&["rm", "a"])?;
     assert_eq!(refused.code, Some(125));
-    assert!(refused.err().contains("1 operations run"), "{}", refused.err());
+    assert!(
+        refused.err().contains("1 operations run"),
+        "{}",
+        refused.err()
+    );
     let view = world.json(&["stop", "a", "--json"])?;
     assert_eq!(view["state"], "stopped");
     assert_eq!(world.supervisor("a"), None);
-    assert_eq!(world.processes_of("open"), []);
-    assert_eq!(world.json(&["op", "a", "open", "--json"])?["outcome"], "cancelled");
-    assert_eq!(world.must(&["exec", "a", "--", "cat", "f"])?.out(), "kept\n");
+    assert!(world.processes_of("open").is_empty());
+    assert_eq!(
+        world.json(&["op", "a", "open", "--json"])?["outcome"],
+        "cancelled"
+    );
+    assert_eq!(
+        world.must(&["exec", "a", "--", "cat", "f"])?.out(),
+        "kept\n"
+    );
     let state = world.state_dir("a")?;
     world.must(&["rm", "a"])?;
     assert!(!state.exists());
@@ -96,7 +128,9 @@ fn a_stopped_sandbox_keeps_its_files_and_a_removed_one_nothing() -> Res<()> {
 fn an_image_of_ones_own_is_a_root() -> Res<()> {
     let world = World::new("image")?;
     let Ok(busybox) = std::fs::read("/bin/busybox") else {
-        return Err(system_tests::trouble("needs the Debian package busybox-static"));
+        return Err(system_tests::trouble(
+            "needs the Debian package busybox-static",
+        ));
     };
     let image = world.root().join("image");
     std::fs::create_dir_all(image.join("bin"))?;
@@ -106,7 +140,14 @@ fn an_image_of_ones_own_is_a_root() -> Res<()> {
     symlink("busybox", image.join("bin/sh"))?;
     let text = format!("dir:{}", image.display());
     world.create("own", &["--image", &text])?;
-    let done = world.must(&["exec", "own", "--", "sh", "-c", "echo hi > /x; busybox cat /x; busybox ls /bin"])?;
+    let done = world.must(&[
+        "exec",
+        "own",
+        "--",
+        "sh",
+        "-c",
+        "echo hi > /x; busybox cat /x; busybox ls /bin",
+    ])?;
     assert_eq!(done.out(), "hi\nbusybox\nsh\n");
     assert!(!image.join("x").exists(), "the image was written to");
     world.end_clean()

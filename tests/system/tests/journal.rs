@@ -30,7 +30,15 @@ fn a_flipped_bit_is_told_with_what_can_still_be_read() -> Res<()> {
         world.create(name, &[])?;
         world.must(&["exec", name, "--op", "before", "--", "true"])?;
     }
-    world.must(&["exec", "hurt", "--op", "victim", "--", "echo", "needle-7319"])?;
+    world.must(&[
+        "exec",
+        "hurt",
+        "--op",
+        "victim",
+        "--",
+        "echo",
+        "needle-7319",
+    ])?;
     world.must(&["exec", "hurt", "--op", "after", "--", "true"])?;
     for name in ["hurt", "whole"] {
         world.must(&["stop", name])?;
@@ -43,13 +51,25 @@ fn a_flipped_bit_is_told_with_what_can_still_be_read() -> Res<()> {
     assert_eq!(log.code, Some(125), "{}", log.out());
     assert!(log.err().contains("events 1 to"), "{}", log.err());
     let events = log.out().lines().count();
-    assert!(log.out().contains("op_settled") && !log.out().contains("needle"), "{}", log.out());
-    assert!(log.err().contains(&format!("events 1 to {events} ")), "{events}: {}", log.err());
+    assert!(
+        log.out().contains("op_settled") && !log.out().contains("needle"),
+        "{}",
+        log.out()
+    );
+    assert!(
+        log.err().contains(&format!("events 1 to {events} ")),
+        "{events}: {}",
+        log.err()
+    );
     let done = world.run(&["exec", "hurt", "--", "true"])?;
     assert_eq!(done.code, Some(125));
     assert!(done.err().contains("corrupt"), "{}", done.err());
     let list = world.must(&["ps"])?.out();
-    assert!(list.lines().any(|l| l.contains("hurt") && l.contains("damaged")), "{list}");
+    assert!(
+        list.lines()
+            .any(|l| l.contains("hurt") && l.contains("damaged")),
+        "{list}"
+    );
     // The neighbour goes on.
     world.must(&["exec", "whole", "--op", "more", "--", "true"])?;
     world.must(&["log", "whole"])?;

@@ -54,7 +54,11 @@ fn ten_thousand_of_true_and_of_echo_and_sixty_four_at_once() -> Res<()> {
     for i in 0..EACH {
         let out = one(&mut api, &format!("true-{i}"), &json!(["true"]))?;
         assert_eq!(out, b"");
-        let out = one(&mut api, &format!("echo-{i}"), &json!(["echo", i.to_string()]))?;
+        let out = one(
+            &mut api,
+            &format!("echo-{i}"),
+            &json!(["echo", i.to_string()]),
+        )?;
         assert_eq!(out, format!("{i}\n").as_bytes());
         if i == EACH / 10 {
             early = Some(usage(&world)?);
@@ -68,9 +72,17 @@ fn ten_thousand_of_true_and_of_echo_and_sixty_four_at_once() -> Res<()> {
         // A settled operation is remembered by its id and its end: a kilobyte each, no more.
         let allowed = (EACH as u64 * 2 * 9 / 10) * 1024;
         assert!(grown < allowed, "the {who} grew by {grown} bytes");
-        assert!(late.1 <= early.1 + 2, "the {who} has {} descriptors, it had {}", late.1, early.1);
+        assert!(
+            late.1 <= early.1 + 2,
+            "the {who} has {} descriptors, it had {}",
+            late.1,
+            early.1
+        );
     }
-    eprintln!("{} operations in {took:?}; daemon, supervisor: {early:?} then {late:?}", 2 * EACH);
+    eprintln!(
+        "{} operations in {took:?}; daemon, supervisor: {early:?} then {late:?}",
+        2 * EACH
+    );
 
     let at_once: Res<Vec<()>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..64)
@@ -100,7 +112,10 @@ fn ten_thousand_of_true_and_of_echo_and_sixty_four_at_once() -> Res<()> {
     }
     let ops = world.must(&["ps", "a", "--json"])?.out();
     assert_eq!(ops.lines().count(), 2 * EACH + 256);
-    assert!(ops.lines().all(|line| line.contains(r#""outcome":"exited""#)));
+    assert!(
+        ops.lines()
+            .all(|line| line.contains(r#""outcome":"exited""#))
+    );
     let rows = system_tests::journal::read(world.data(), "a")?;
     system_tests::journal::verify(&rows)?;
     world.end_clean()

@@ -15,10 +15,17 @@ fn crash(world: &World, op: &str, more: &[&str], script: &str, gate: &Gate) -> R
     args.extend(more);
     args.extend(["--", "bash", "-c", &script]);
     let client = world.start(&args)?;
-    if !world.effects().wait(&format!("{op} began"), 1, Duration::from_secs(60)) {
+    if !world
+        .effects()
+        .wait(&format!("{op} began"), 1, Duration::from_secs(60))
+    {
         return Err(trouble(format!("it never began: {}", client.words())));
     }
-    process::kill(world.supervisor("a").ok_or_else(|| trouble("no supervisor"))?);
+    process::kill(
+        world
+            .supervisor("a")
+            .ok_or_else(|| trouble("no supervisor"))?,
+    );
     gate.open()?;
     Ok(client)
 }
@@ -33,8 +40,14 @@ fn by_default_it_is_lost_and_told_so_with_its_output() -> Res<()> {
     assert_eq!(done.out(), "out\n");
     assert!(done.err().contains("lost"), "{}", done.err());
     let view = world.json(&["op", "a", "n", "--json"])?;
-    assert_eq!((&view["outcome"], &view["attempt"]), (&"lost".into(), &1.into()));
-    assert!(view["exit_code"].is_null() && view["cut"].is_string(), "{view}");
+    assert_eq!(
+        (&view["outcome"], &view["attempt"]),
+        (&"lost".into(), &1.into())
+    );
+    assert!(
+        view["exit_code"].is_null() && view["cut"].is_string(),
+        "{view}"
+    );
     // The files stay as they were.
     assert_eq!(world.must(&["exec", "a", "--", "cat", "f"])?.out(), "x\n");
     assert_eq!(world.effects().lines("n began")?.len(), 1);
@@ -82,8 +95,14 @@ fn what_cannot_be_put_back_alone_is_lost() -> Res<()> {
     let gate = world.effects().gate("together")?;
     let done = crash(&world, "r", &["--replay", "rollback"], "echo x >> f", &gate)?.finish()?;
     assert_eq!(done.code, Some(123), "{}", done.err());
-    assert_eq!(world.must(&["exec", "a", "--", "cat", "f"])?.out(), "base\nx\n");
-    assert_eq!(world.json(&["op", "a", "other", "--json"])?["outcome"], "lost");
+    assert_eq!(
+        world.must(&["exec", "a", "--", "cat", "f"])?.out(),
+        "base\nx\n"
+    );
+    assert_eq!(
+        world.json(&["op", "a", "other", "--json"])?["outcome"],
+        "lost"
+    );
     world.end_clean()
 }
 
@@ -95,6 +114,9 @@ fn a_sandbox_that_rolls_back_has_the_files_of_its_last_cut() -> Res<()> {
     let gate = world.effects().gate("policy")?;
     let done = crash(&world, "p", &[], "echo x >> f", &gate)?.finish()?;
     assert_eq!(done.code, Some(123), "{}", done.err());
-    assert_eq!(world.must(&["exec", "a", "--", "cat", "f"])?.out(), "base\n");
+    assert_eq!(
+        world.must(&["exec", "a", "--", "cat", "f"])?.out(),
+        "base\n"
+    );
     world.end_clean()
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use system_tests::{Done, Res, World, trouble};
+use system_tests::{Res, World, trouble};
 
 /// How long something that is under way may take to be seen.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -35,30 +35,4 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) -> Res<()> {
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
-}
-
-/// A refusal: exit code 125, nothing on stdout, one line on stderr that names the thing. Returns that line.
-#[track_caller]
-pub(crate) fn refused(done: &Done, code: &str, names: &str) -> String {
-    let line = done.err().trim_end().to_owned();
-    assert_eq!(done.code, Some(125), "{line}");
-    assert_eq!(done.out(), "", "{line}");
-    assert_eq!(line.lines().count(), 1, "{line}");
-    let start = format!("error[{code}]: ");
-    assert!(line.starts_with(&start), "{line}");
-    assert!(line.contains(names), "{names:?} is not named: {line}");
-    line
-}
-
-/// The same refusal in JSON.
-#[track_caller]
-pub(crate) fn refused_json(done: &Done, code: &str, names: &str) {
-    let line = done.err();
-    assert_eq!(done.code, Some(125), "{line}");
-    assert_eq!(done.out(), "", "{line}");
-    assert_eq!(line.lines().count(), 1, "{line}");
-    let error: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
-    assert_eq!(error["error"]["code"], code, "{line}");
-    let message = error["error"]["message"].as_str().unwrap_or_default();
-    assert!(message.contains(names), "{names:?} is not named: {line}");
 }

@@ -17,10 +17,18 @@ fn a_user_without_rights_gets_all_of_it_and_leaves_nothing() -> Res<()> {
     let world = World::of_user("user", USER, USER)?;
     world.create("a", &[])?;
     let done = world.sh("a", "echo mine > f; id -u; cat f; exit 3")?;
-    assert_eq!((done.code, done.out().as_str()), (Some(3), "0\nmine\n"), "{}", done.err());
+    assert_eq!(
+        (done.code, done.out().as_str()),
+        (Some(3), "0\nmine\n"),
+        "{}",
+        done.err()
+    );
     let daemon = world.daemon().ok_or_else(|| trouble("no daemon"))?;
     let status = String::from_utf8_lossy(&process::file(daemon, "status")).into_owned();
-    assert!(status.contains(&format!("Uid:\t{USER}\t{USER}")), "{status}");
+    assert!(
+        status.contains(&format!("Uid:\t{USER}\t{USER}")),
+        "{status}"
+    );
 
     let gate = world.effects().gate("user")?;
     let script = format!(
@@ -36,17 +44,32 @@ fn a_user_without_rights_gets_all_of_it_and_leaves_nothing() -> Res<()> {
     process::kill(daemon);
     gate.open()?;
     for done in [client.finish()?, world.run(&args)?] {
-        assert_eq!((done.code, done.out().as_str()), (Some(4), "first\nlast\n"), "{}", done.err());
+        assert_eq!(
+            (done.code, done.out().as_str()),
+            (Some(4), "first\nlast\n"),
+            "{}",
+            done.err()
+        );
     }
     assert_eq!(world.effects().lines("u began")?.len(), 1);
-    assert_eq!(world.must(&["exec", "a", "--", "cat", "f"])?.out(), "mine\nx\n");
+    assert_eq!(
+        world.must(&["exec", "a", "--", "cat", "f"])?.out(),
+        "mine\nx\n"
+    );
 
     // The supervisor's death is told as such, and what is left runs on.
     world.must(&["exec", "a", "--op", "v", "-d", "--", "sleep", "1000"])?;
-    process::kill(world.supervisor("a").ok_or_else(|| trouble("no supervisor"))?);
+    process::kill(
+        world
+            .supervisor("a")
+            .ok_or_else(|| trouble("no supervisor"))?,
+    );
     let view = world.json(&["op", "a", "v", "--wait", "--json"])?;
     assert_eq!(view["outcome"], "lost");
-    assert_eq!(world.must(&["exec", "a", "--", "cat", "f"])?.out(), "mine\nx\n");
+    assert_eq!(
+        world.must(&["exec", "a", "--", "cat", "f"])?.out(),
+        "mine\nx\n"
+    );
     let copy = world.root().join("home/f");
     world.must(&["cp", "a:/workspace/f", copy.to_str().unwrap()])?;
     assert_eq!(std::fs::read_to_string(copy)?, "mine\nx\n");

@@ -60,6 +60,15 @@ impl Call {
     }
 }
 
+/// What is to be told of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Ended,
+    Lost,
+    /// Everybody who knew of it died before it was journaled: it never ran, and that is known.
+    NotStarted,
+}
+
 /// What a run is about.
 struct Plan {
     calls: Vec<Call>,
@@ -315,12 +324,21 @@ fn judge(
     }
 
     let story = Story::read(world, sandbox, verdict)?;
-    let mut lost = vec![false; plan.calls.len()];
+    let mut fates = vec![Fate::Ended; plan.calls.len()];
     for (number, call) in plan.calls.iter().enumerate() {
         let intents: Vec<&Value> = story
             .of("op_intent")
             .filter(|e| e["origin"] == "shim" && e["spec"]["argv"].to_string().contains(&call.tag))
             .collect();
+        if intents.is_empty()
+            && cell.victim.takes_supervisor()
+            && cell.point == Point::BeforeIntent
+            && number == plan.at
+        {
+            fates[number] = Fate::NotStarted;
+            effects(world, call, Fate::NotStarted, verdict)?;
+            continue;
+        }
         let [intent] = intents[..] else {
             verdict.find(
                 Fault::Duplicated,
@@ -331,8 +349,8 @@ fn judge(
         let op = intent["op"].as_str().unwrap_or_default();
         let view = api.get(&format!("{base}/ops/{op}?wait=true"))?;
         story.operation(op, &view, verdict);
-        lost[number] = view["outcome"] == "lost";
-        if lost[number] {
+        if view["outcome"] == "lost" {
+            fates[number] = Fate::Lost;
             verdict.told_lost += 1;
             let may = cell.victim.takes_supervisor()
                 && cell.point != Point::MidModelStream
@@ -344,37 +362,37 @@ fn judge(
             verdict.find(Fault::WrongCode, format!("{}: {view}", call.tag));
         }
         let read = world.must(&["read", sandbox, op])?;
-        if !lost[number] && read.out() != call.output {
+        if fates[number] == Fate::Ended && read.out() != call.output {
             verdict.find(
                 Fault::LostOutput,
                 format!("{}: its output is {:?}", call.tag, read.out()),
             );
         }
-        effects(world, call, lost[number], verdict)?;
+        effects(world, call, fates[number], verdict)?;
     }
     for run in runs.iter().filter_map(Value::as_str) {
         let view = api.get(&format!("{base}/ops/{run}"))?;
         story.operation(run, &view, verdict);
     }
     drop(api);
-    asked(cell, plan, &lost, &model.log()?, verdict);
+    asked(cell, plan, &fates, &model.log()?, verdict);
     story.files(world, verdict)?;
     secret(world, verdict)
 }
 
-fn effects(world: &World, call: &Call, lost: bool, verdict: &mut Verdict) -> Res<()> {
+fn effects(world: &World, call: &Call, fate: Fate, verdict: &mut Verdict) -> Res<()> {
     for label in ["begin", "end"] {
         let times = world
             .effects()
             .lines(&format!("{} {label}", call.tag))?
             .len();
-        if times > 1 {
+        if times > 1 || (fate == Fate::NotStarted && times > 0) {
             verdict.find(
                 Fault::Duplicated,
                 format!("{}: effect `{label}` happened {times} times", call.tag),
             );
         }
-        if !lost && times == 0 {
+        if fate == Fate::Ended && times == 0 {
             verdict.find(
                 Fault::LostOutput,
                 format!("{}: effect `{label}` did not happen", call.tag),
@@ -385,7 +403,7 @@ fn effects(world: &World, call: &Call, lost: bool, verdict: &mut Verdict) -> Res
 }
 
 /// Checks what the model was asked: each step once, with the true results of the steps before.
-fn asked(cell: &Cell, plan: &Plan, lost: &[bool], log: &[Value], verdict: &mut Verdict) {
+fn asked(cell: &Cell, plan: &Plan, fates: &[Fate], log: &[Value], verdict: &mut Verdict) {
     let main: Vec<&Value> = log.iter().filter(|entry| entry["side"] == false).collect();
     for step in 0..=plan.calls.len() {
         let entries: Vec<_> = main.iter().filter(|e| e["step"] == step).collect();
@@ -418,13 +436,15 @@ fn asked(cell: &Cell, plan: &Plan, lost: &[bool], log: &[Value], verdict: &mut V
             );
             continue;
         }
-        for ((call, lost), result) in plan.calls.iter().zip(lost).zip(&results) {
+        for ((call, fate), result) in plan.calls.iter().zip(fates).zip(&results) {
             let text = result["text"].as_str().unwrap_or_default();
-            let is_true = if *lost {
-                text.contains("unknown")
-            } else {
-                text.contains(call.output.trim_end())
-                    && (call.code == 0 || text.contains(&call.code.to_string()))
+            let is_true = match fate {
+                Fate::Lost => text.contains("unknown"),
+                Fate::NotStarted => text.contains("was not started"),
+                Fate::Ended => {
+                    text.contains(call.output.trim_end())
+                        && (call.code == 0 || text.contains(&call.code.to_string()))
+                }
             };
             if !is_true {
                 verdict.find(
