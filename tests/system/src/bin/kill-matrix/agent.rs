@@ -1,5 +1,6 @@
 //! A run with a real harness: a scripted model makes it run commands, somebody is killed, the session ends by itself.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -166,11 +167,26 @@ pub(crate) fn run(stage: &mut Stage, cell: &Cell, seed: u64) -> Res<Verdict> {
     }
 
     let mut verdict = Verdict::default();
-    finish(world, cell, &sandbox, client, &plan, &mut verdict)
-        .map_err(|e| trouble(format!("killed {killed}: {e}")))?;
+    let over = AtomicBool::new(false);
+    let finished = std::thread::scope(|scope| {
+        scope.spawn(|| keep_releasing(&model, &over));
+        let finished = finish(world, cell, &sandbox, client, &plan, &mut verdict);
+        over.store(true, Ordering::Relaxed);
+        finished
+    });
+    finished.map_err(|e| trouble(format!("killed {killed}: {e}")))?;
     judge(world, cell, &sandbox, &plan, &model, &mut verdict)?;
     removed(world, &sandbox, &mut verdict)?;
     Ok(verdict)
+}
+
+/// A step that must be asked for again, because nobody was left who had read its answer, is held at the model again.
+fn keep_releasing(model: &Model, over: &AtomicBool) {
+    while !over.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(100));
+        // A model that does not answer is seen by everybody else.
+        let _released = model.release();
+    }
 }
 
 fn start(world: &World, under: Under, sandbox: &str, model: &Model) -> Res<Client> {
