@@ -143,6 +143,7 @@ impl<T> Queue<T> {
         let mut state = self.lock();
         loop {
             let now = Instant::now();
+            let mut wanted = 1;
             let until = match (&state.shut, state.relaxed_since) {
                 (Some(_), _) if state.items.is_empty() => return Taken::Shut,
                 (Some(_), _) => break,
@@ -150,7 +151,7 @@ impl<T> Queue<T> {
                     if state.items.len() >= gather.calls {
                         break;
                     }
-                    state.wanted = gather.calls;
+                    wanted = gather.calls;
                     *gathered.get_or_insert(now + gather.patience)
                 }
                 (None, Some(since)) => since + RELAXED_DELAY,
@@ -163,6 +164,8 @@ impl<T> Queue<T> {
                 break;
             }
             state.asleep += 1;
+            // Only for this wait: left behind, it would keep a single call of the next one waiting.
+            state.wanted = wanted;
             state = self
                 .ready
                 .wait_timeout(state, until - now)
@@ -200,5 +203,33 @@ impl<T> Queue<T> {
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_after_company_that_did_not_come_wakes_the_thread() {
+        let queue = Queue::new();
+        let gather = Gather {
+            calls: 2,
+            patience: Duration::from_millis(1),
+        };
+        let long = Duration::from_secs(60);
+        let take = |gather| queue.take(8, 1 << 20, long, gather);
+        queue.push(1, 1, Durability::Now).unwrap();
+        assert!(matches!(take(gather), Taken::Batch(batch) if batch == [1]));
+        std::thread::scope(|scope| {
+            let taken = scope.spawn(|| take(Gather::default()));
+            while queue.lock().asleep == 0 {
+                std::thread::yield_now();
+            }
+            let begun = Instant::now();
+            queue.push(2, 1, Durability::Now).unwrap();
+            assert!(matches!(taken.join().unwrap(), Taken::Batch(batch) if batch == [2]));
+            assert!(begun.elapsed() < long / 2);
+        });
     }
 }
