@@ -215,6 +215,17 @@ impl Sandbox {
             self.fail(ApiError::new(ErrorCode::Corrupt, message).hint(RECONCILE_HINT));
             return false;
         }
+        if live.is_some() {
+            // A daemon died between writing a settlement and telling of it: a harness's shell waits for that still.
+            let untold = rows.iter().filter(|row| {
+                let known = self.state.ops.get(&row.op);
+                known.is_some_and(|op| op.settlement().is_some())
+            });
+            for op in untold.map(|row| row.op.clone()) {
+                turn.after
+                    .push(Box::new(move |sandbox| sandbox.announce(&op)));
+            }
+        }
         let mut crash = AfterCrash {
             rollback: false,
             restoring: false,
