@@ -240,6 +240,10 @@ impl Sandbox {
             Files::Kept
         };
         for id in self.state.open.clone() {
+            // What is to be run again was judged when its supervisor was lost: the row of that run says nothing new.
+            if self.reruns.iter().any(|(rerun, _)| *rerun == id) {
+                continue;
+            }
             let row = rows.iter().find(|row| row.op == id);
             let Some(decision) = self
                 .state
