@@ -15,7 +15,7 @@ use super::plan::{Owners, Place, Tree};
 use crate::Error;
 
 /// Changes when what is generated changes.
-const FORMAT: &str = "1";
+const FORMAT: &str = "2";
 /// No file that programs need from `/etc` is larger.
 const MAX_FILE: u64 = 4 << 20;
 /// More entries of `/opt` than anybody has; each is a mount.
@@ -119,9 +119,11 @@ const DIRECTORIES: &[(&str, u32)] = &[
     ("media", 0o755),
     ("mnt", 0o755),
     ("opt", 0o755),
+    ("opt/durable", 0o755),
     ("proc", 0o755),
     ("root", 0o700),
     ("run", 0o755),
+    ("run/durable", 0o755),
     ("run/lock", 0o1777),
     ("srv", 0o755),
     ("sys", 0o755),
@@ -278,12 +280,15 @@ fn generate(root: &Path) -> io::Result<()> {
         symlink(target, root.join(link))?;
     }
     for name in SYSTEM {
-        let host = Path::new("/").join(name);
-        match fs::read_link(&host) {
-            Ok(target) => symlink(target, root.join(name))?,
-            Err(_) if host.is_dir() => fs::create_dir(root.join(name))?,
-            Err(_) => {}
+        if let Ok(target) = fs::read_link(Path::new("/").join(name)) {
+            symlink(target, root.join(name))?;
         }
+    }
+    // A place to mount on that is missing here would be made in every workspace: a change that nobody made.
+    for tree in trees(&[]).map_err(io::Error::other)? {
+        let path = root.join(tree.source.strip_prefix("/").unwrap_or(&tree.source));
+        fs::create_dir(&path)?;
+        set_mode(&path, 0o755)?;
     }
     for name in ETC {
         copy(&Path::new("/etc").join(name), &root.join("etc").join(name))?;
@@ -380,6 +385,14 @@ mod tests {
             "etc/npmrc",
         ] {
             assert!(!root.join(never).exists(), "{never}");
+        }
+        for tree in trees(&[]).unwrap() {
+            let point = root.join(tree.source.strip_prefix("/").unwrap());
+            assert!(
+                point.is_dir(),
+                "{} would be made in workspaces",
+                point.display()
+            );
         }
         let passwd = fs::read_to_string(root.join("etc/passwd")).unwrap();
         assert!(passwd.starts_with("root:x:0:0:"));
