@@ -46,12 +46,17 @@ impl Client {
             Err(absent)
                 if matches!(
                     absent.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                    // A daemon that dies while we are in its queue resets us.
+                    io::ErrorKind::NotFound
+                        | io::ErrorKind::ConnectionRefused
+                        | io::ErrorKind::ConnectionReset
                 ) =>
             {
                 self.begin().await?;
                 self.dial_soon().await?
             }
+            // Its queue is full for the moment.
+            Err(busy) if busy.kind() == io::ErrorKind::WouldBlock => self.dial_soon().await?,
             Err(other) => return Err(self.unreachable(&other)),
         };
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
