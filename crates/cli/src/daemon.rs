@@ -206,14 +206,40 @@ fn prepare(data: &Path) -> Result<PathBuf, ApiError> {
     let data = data
         .canonicalize()
         .map_err(|e| unusable(data, "resolve the data directory", &e))?;
-    let closed = std::fs::Permissions::from_mode(0o700);
-    std::fs::set_permissions(&data, closed)
-        .map_err(|e| unusable(&data, "close the data directory to others", &e))?;
+    refuse_foreign(&data)?;
     for dir in ["journal", "sandboxes"] {
         let path = data.join(dir);
         std::fs::create_dir_all(&path).map_err(|e| unusable(&path, "make", &e))?;
     }
+    // Only now: of a directory that cannot serve nothing is changed.
+    let closed = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(&data, closed)
+        .map_err(|e| unusable(&data, "close the data directory to others", &e))?;
     Ok(data)
+}
+
+/// What a data directory may hold before its first daemon: what commands without a daemon leave, and what file systems do.
+const BEFORE_FIRST: [&str; 3] = ["daemon.log", "harness", "lost+found"];
+
+/// Refuses a directory of somebody else's: closing `/tmp` or a home to others would do harm.
+fn refuse_foreign(data: &Path) -> Result<(), ApiError> {
+    if data.join("daemon.lock").exists() {
+        return Ok(());
+    }
+    let entries = std::fs::read_dir(data).map_err(|e| unusable(data, "list", &e))?;
+    for entry in entries {
+        let name = entry.map_err(|e| unusable(data, "list", &e))?.file_name();
+        if !BEFORE_FIRST.iter().any(|known| name == **known) {
+            let what = format!(
+                "{} is no data directory: it holds `{}` already",
+                data.display(),
+                name.to_string_lossy().escape_debug()
+            );
+            return Err(ApiError::new(ErrorCode::Invalid, what)
+                .hint("name a new or an empty directory: --data or DURABLE_DATA"));
+        }
+    }
+    Ok(())
 }
 
 /// Takes the data directory for this process.
@@ -338,4 +364,28 @@ fn of_open(error: &journal::OpenError) -> ApiError {
     }
     ApiError::new(code, text)
         .hint("nothing was changed; --data or DURABLE_DATA names another directory")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(dir: &Path) -> u32 {
+        std::fs::metadata(dir).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_directory_of_somebody_else_is_refused_and_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(dir.path().join("thesis"), "").unwrap();
+        assert_eq!(prepare(dir.path()).unwrap_err().code, ErrorCode::Invalid);
+        assert_eq!(mode(dir.path()), 0o755);
+        std::fs::remove_file(dir.path().join("thesis")).unwrap();
+        std::fs::write(dir.path().join("daemon.log"), "").unwrap();
+        prepare(dir.path()).unwrap();
+        assert_eq!(mode(dir.path()), 0o700);
+        std::fs::write(dir.path().join("daemon.lock"), "").unwrap();
+        prepare(dir.path()).unwrap();
+    }
 }

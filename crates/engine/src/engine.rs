@@ -207,7 +207,6 @@ impl Engine {
         spec: SandboxSpec,
     ) -> Result<(State, Head, Epoch), ApiError> {
         let shared = self.shared.clone();
-        let lease = shared.store.lease(id, &shared.config.node);
         let work = shared.clone();
         let made = tokio::task::spawn_blocking(move || {
             let dir = work.state_dir(id);
@@ -218,7 +217,6 @@ impl Engine {
         let workspace = made
             .await
             .map_err(|e| error::internal("the creation was abandoned", &e))??;
-        let lease = lease.await.map_err(|e| error::of_journal(&e))?;
         let events = vec![New::from(Event::Created {
             spec,
             workspace: workspace.clone(),
@@ -226,25 +224,26 @@ impl Engine {
         let first = protocol::Stored {
             seq: Seq(1),
             id: events[0].id,
-            epoch: lease.epoch,
+            epoch: Epoch(0).next(),
             at: now(),
             event: events[0].event.clone(),
             hash: protocol::GENESIS_HASH,
         };
-        let append = Append {
+        // A journal that was just made has its first lease to give; asked for together, both are one commit.
+        let lease = shared.store.lease(id, &shared.config.node);
+        let append = shared.store.append(Append {
             sandbox: id,
-            expected: lease.head.seq,
-            epoch: lease.epoch,
+            expected: Head::EMPTY.seq,
+            epoch: first.epoch,
             at: first.at,
             events,
             durability: Durability::Now,
+        });
+        let appended = match lease.await {
+            Ok(_) => append.await,
+            Err(refused) => Err(refused),
         };
-        let appended = shared
-            .store
-            .append(append)
-            .await
-            .map_err(|e| error::of_journal(&e));
-        let head = match appended {
+        let head = match appended.map_err(|e| error::of_journal(&e)) {
             Ok(head) => head,
             Err(problem) => {
                 // The head is litter without its event; the next start sweeps what this cannot remove.
@@ -261,7 +260,7 @@ impl Engine {
                 "the first event is not what it was made as",
             )
         })?;
-        Ok((state, head, lease.epoch))
+        Ok((state, head, first.epoch))
     }
 
     /// Finds a sandbox.

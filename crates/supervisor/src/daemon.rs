@@ -132,10 +132,15 @@ impl Connection {
         if !core.link.is_current(&self.outbox) {
             core.link.cut();
         }
+        let is_first = core.epoch.get() == Epoch(0);
         core.epoch.set(epoch);
-        core.ledger
-            .commit(vec![Record::Fence { epoch }], Vec::new())
-            .await;
+        let written = core
+            .ledger
+            .commit(vec![Record::Fence { epoch }], Vec::new());
+        // The first fence of all shuts nobody out. It is on its way, and on disk before any operation's row.
+        if !is_first {
+            written.await;
+        }
         if epoch < core.epoch.get() {
             return self.refuse();
         }

@@ -157,6 +157,27 @@ fn what_is_not_there_is_named_and_nothing_is_made() -> Res<()> {
 }
 
 #[test]
+fn a_command_line_that_lacks_something_says_what_in_json_too() -> Res<()> {
+    let world = World::new("line")?;
+    for (args, names) in [
+        (&["--json", "exec", "a"][..], "<CMD>"),
+        (&["--json", "read", "a"], "<ID>"),
+        (&["--json", "frobnicate"], "frobnicate"),
+        (
+            &["--json", "exec", "a", "--timeout", "soon", "--", "true"],
+            "soon",
+        ),
+    ] {
+        let line = one_line(&world.run(args)?, args)?;
+        let error: Value = serde_json::from_str(&line)?;
+        let message = error["error"]["message"].as_str().unwrap_or_default();
+        assert!(message.contains(names), "{line}");
+    }
+    assert_eq!(world.daemon(), None, "it asked no daemon");
+    Ok(())
+}
+
+#[test]
 fn a_second_daemon_is_refused_and_the_first_goes_on() -> Res<()> {
     let world = World::new("second")?;
     world.create("a", &[])?;

@@ -43,30 +43,42 @@ fn usage(world: &World) -> Res<[(u64, usize); 2]> {
     Ok(usage)
 }
 
+/// Runs `true` over one connection that is kept, and `echo` over another at the same time.
+fn series(world: &World, numbers: std::ops::Range<usize>) -> Res<()> {
+    let (mut quiet, mut loud) = (world.api()?, world.api()?);
+    std::thread::scope(|scope| {
+        let trues = scope.spawn({
+            let numbers = numbers.clone();
+            move || -> Res<()> {
+                for i in numbers {
+                    let out = one(&mut quiet, &format!("true-{i}"), &json!(["true"]))?;
+                    assert_eq!(out, b"");
+                }
+                Ok(())
+            }
+        });
+        for i in numbers {
+            let text = i.to_string();
+            let out = one(&mut loud, &format!("echo-{i}"), &json!(["echo", text]))?;
+            assert_eq!(out, format!("{i}\n").as_bytes());
+        }
+        trues
+            .join()
+            .map_err(|_| trouble("the thread of `true` panicked"))?
+    })
+}
+
 #[test]
 fn ten_thousand_of_true_and_of_echo_and_sixty_four_at_once() -> Res<()> {
     const EACH: usize = 10_000;
     let world = World::new("many")?;
     world.create("a", &[])?;
-    let mut api = world.api()?;
     let begun = std::time::Instant::now();
-    let mut early = None;
-    for i in 0..EACH {
-        let out = one(&mut api, &format!("true-{i}"), &json!(["true"]))?;
-        assert_eq!(out, b"");
-        let out = one(
-            &mut api,
-            &format!("echo-{i}"),
-            &json!(["echo", i.to_string()]),
-        )?;
-        assert_eq!(out, format!("{i}\n").as_bytes());
-        if i == EACH / 10 {
-            early = Some(usage(&world)?);
-        }
-    }
+    series(&world, 0..EACH / 10)?;
+    let early = usage(&world)?;
+    series(&world, EACH / 10..EACH)?;
     let took = begun.elapsed();
     let late = usage(&world)?;
-    let early = early.unwrap();
     for ((early, late), who) in early.iter().zip(&late).zip(["daemon", "supervisor"]) {
         let grown = late.0.saturating_sub(early.0);
         // A settled operation is remembered by its id and its end: a kilobyte each, no more.

@@ -160,12 +160,11 @@ fn usage(error: &clap::Error, form: Form) -> ExitCode {
     }
     if form == Form::Json {
         let text = error.to_string();
-        let line = text
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .trim_start_matches("error: ")
-            .to_owned();
+        // What is missing stands on lines of its own, before the first empty one.
+        let words: Vec<&str> = text.lines().take_while(|l| !l.is_empty()).collect();
+        let words = words.iter().map(|line| line.trim());
+        let line = words.collect::<Vec<_>>().join(" ");
+        let line = line.trim_start_matches("error: ").to_owned();
         return failure::tell(&ApiError::new(ErrorCode::Invalid, line), form);
     }
     let _gone = error.print();

@@ -105,6 +105,8 @@ pub(super) struct Sandbox {
     pub(super) cancelled: HashSet<OpId>,
     pub(super) settling: Vec<Settling>,
     pub(super) cutting: bool,
+    /// A boot that runs and is not journaled yet; it is before anything else is.
+    pub(super) untold: Option<Boot>,
     pub(super) after_crash: Option<AfterCrash>,
     /// Runs that must be started when the supervisor is up.
     pub(super) reruns: Vec<(OpId, u32)>,
@@ -156,6 +158,7 @@ pub(crate) fn spawn(
         cancelled: HashSet::new(),
         settling: Vec::new(),
         cutting: false,
+        untold: None,
         after_crash: None,
         reruns: Vec::new(),
         removed: false,
@@ -399,6 +402,7 @@ impl Sandbox {
 
     /// Decides an event: it is folded in at once, and written before anything else happens.
     pub(super) fn push(&mut self, turn: &mut Turn, event: Event) {
+        self.tell_started(turn);
         let new = New::from(event);
         let stored = Stored {
             seq: Seq(self.head.seq.0 + turn.events.len() as u64 + 1),

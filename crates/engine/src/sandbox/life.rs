@@ -67,13 +67,13 @@ pub(super) struct AfterCrash {
 impl Sandbox {
     /// Finds out how the sandbox is when a daemon starts.
     pub(super) fn recover(&mut self) {
-        if self.state.running.is_none() && self.state.open.is_empty() {
-            self.recovery_done();
-            return;
-        }
+        // Also where the journal knows of none: a daemon may have died between starting it and writing that down, and a
+        // second one beside it would write to the same table.
         if self.shared.level.find(&self.dir).is_some() {
             self.phase = Phase::Starting;
             self.spawn_connect(None);
+        } else if self.state.running.is_none() && self.state.open.is_empty() {
+            self.recovery_done();
         } else {
             self.phase = Phase::Crashing {
                 stopped: Vec::new(),
@@ -163,7 +163,7 @@ impl Sandbox {
         self.phase = Phase::Up { link, boot };
         self.listen(frames);
         if self.state.running != Some(boot) {
-            self.push(turn, Event::Started { boot });
+            self.untold = Some(boot);
         }
         if !self.reconcile(&fenced.ops, Some(boot), turn) {
             return;
@@ -172,14 +172,27 @@ impl Sandbox {
             turn.after
                 .push(Box::new(move |sandbox| sandbox.dispatch(&op, attempt)));
         }
-        for reply in std::mem::take(&mut self.starters) {
+        let starters = std::mem::take(&mut self.starters);
+        let is_asked_for = !starters.is_empty();
+        for reply in starters {
             answer(turn, reply, Ok(()));
         }
         for (op, spec, origin, reply) in std::mem::take(&mut self.waiting) {
             self.exec(op, spec, origin, reply, turn);
         }
+        // An operation that waits is journaled in a moment, and the start with it, in one commit.
+        if self.checking.is_empty() || is_asked_for {
+            self.tell_started(turn);
+        }
         turn.after.push(Box::new(Self::recovery_done));
         self.maybe_cut();
+    }
+
+    /// Journals the start of the supervisor, unless that was done.
+    pub(super) fn tell_started(&mut self, turn: &mut Turn) {
+        if let Some(boot) = self.untold.take() {
+            self.push(turn, Event::Started { boot });
+        }
     }
 
     fn not_up(&mut self, problem: ApiError, turn: &mut Turn) {
@@ -356,6 +369,7 @@ impl Sandbox {
     }
 
     pub(super) fn link_ended(&mut self, turn: &mut Turn) {
+        self.tell_started(turn);
         match std::mem::replace(&mut self.phase, Phase::Down) {
             Phase::Stopping { waiting, .. } => {
                 self.phase = Phase::Crashing { stopped: waiting };

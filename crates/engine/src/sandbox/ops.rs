@@ -175,6 +175,7 @@ impl Sandbox {
             return;
         };
         if let Some(problem) = problem {
+            self.tell_started(turn);
             for reply in checking.replies {
                 let refused = ApiError::new(
                     ErrorCode::Invalid,

@@ -36,7 +36,7 @@ use cgroup::{Cgroups, Group};
 use launch::{Launcher, Program};
 use plan::Plan;
 use record::Handle;
-use spare::Spare;
+use spare::{Spare, When};
 
 pub use enter::{Entered, enter};
 
@@ -73,7 +73,7 @@ impl Container {
     /// After a start this happens by itself. A failure is told by the next start.
     pub fn warm(&self, binary: &Path, exe_args: &[String]) {
         if let Ok(program) = Program::new(binary, exe_args) {
-            self.spare.prepare(&self.cgroups, program);
+            self.spare.prepare(&self.cgroups, program, When::Now);
         }
     }
 
@@ -102,7 +102,7 @@ impl Level for Container {
             None => Launcher::spawn(&self.cgroups, program.clone())?,
         };
         let running = launcher.start(spec, plan)?;
-        self.spare.prepare(&self.cgroups, program);
+        self.spare.prepare(&self.cgroups, program, When::Rested);
         Ok(running)
     }
 

@@ -1,11 +1,26 @@
 //! The launcher of the next start, made in the background.
 
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::cgroup::Cgroups;
 use super::launch::{Launcher, Program};
 use crate::Error;
+
+/// How long the sandbox that was just started has the machine to itself. While a process is moved into a cgroup, which takes
+/// the kernel some milliseconds, nobody can fork: a start's first operation would wait for the launcher of the next start.
+const REST: Duration = Duration::from_millis(30);
+
+/// When a launcher is to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    /// At once.
+    Now,
+    /// After a rest, or as soon as somebody wants it.
+    Rested,
+}
 
 /// At most one launcher that waits.
 #[derive(Debug, Default)]
@@ -15,7 +30,8 @@ pub(super) struct Spare(Mutex<State>);
 enum State {
     #[default]
     None,
-    Coming(JoinHandle<Result<Launcher, Error>>),
+    /// Dropping the sender ends its rest.
+    Coming(JoinHandle<Result<Launcher, Error>>, Sender<()>),
     Here(Launcher),
 }
 
@@ -24,7 +40,10 @@ impl State {
     fn arrived(self) -> Option<Launcher> {
         match self {
             Self::None => None,
-            Self::Coming(thread) => thread.join().ok()?.ok(),
+            Self::Coming(thread, rest) => {
+                drop(rest);
+                thread.join().ok()?.ok()
+            }
             Self::Here(launcher) => Some(launcher),
         }
     }
@@ -36,19 +55,26 @@ impl Spare {
     }
 
     /// Begins to make one, unless there is one.
-    pub(super) fn prepare(&self, cgroups: &Cgroups, program: Program) {
+    pub(super) fn prepare(&self, cgroups: &Cgroups, program: Program, when: When) {
         let mut state = self.state();
         if !matches!(*state, State::None) {
             return;
         }
         let cgroups = cgroups.clone();
-        let work = move || Launcher::spawn(&cgroups, program);
+        let (rest, wanted) = channel::<()>();
+        let work = move || {
+            if when == When::Rested {
+                // Either way it is made; what differs is who waits for it.
+                let _wanted = wanted.recv_timeout(REST);
+            }
+            Launcher::spawn(&cgroups, program)
+        };
         // Without a thread the next start is only slower.
         if let Ok(thread) = std::thread::Builder::new()
             .name("launcher".to_owned())
             .spawn(work)
         {
-            *state = State::Coming(thread);
+            *state = State::Coming(thread, rest);
         }
     }
 
@@ -73,7 +99,7 @@ impl Spare {
             .map_or(State::None, State::Here);
         match &*state {
             State::Here(launcher) => work(launcher.group_name()),
-            State::None | State::Coming(_) => work(None),
+            State::None | State::Coming(..) => work(None),
         }
     }
 }
