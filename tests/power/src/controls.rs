@@ -77,7 +77,11 @@ impl Control {
                     )?;
                     Ok(database)
                 };
-                let database = open().map_err(Failure::cannot("make the control's database"))?;
+                // The power may go before there is a database: then nothing was acknowledged. That it is there in most
+                // cuts is seen in what the control loses.
+                let Ok(database) = open() else {
+                    return Ok(until(power, stop, |_| false));
+                };
                 Ok(until(power, stop, |nth| {
                     let row = (nth.cast_signed(), record(nth).to_vec());
                     database

@@ -151,24 +151,22 @@ pub(crate) fn hook(args: &[OsString]) -> i32 {
     harness::hook(args)
 }
 
-/// Help and version go to stdout with 0; a bad command line is an error like any other, with clap's usage in it.
+/// Help and version go to stdout with 0; a bad command line is an error like any other.
 fn usage(error: &clap::Error, form: Form) -> ExitCode {
     if !error.use_stderr() {
         // `| head` may have gone away.
         let _gone = error.print();
         return ExitCode::SUCCESS;
     }
-    if form == Form::Json {
-        let text = error.to_string();
-        // What is missing stands on lines of its own, before the first empty one.
-        let words: Vec<&str> = text.lines().take_while(|l| !l.is_empty()).collect();
-        let words = words.iter().map(|line| line.trim());
-        let line = words.collect::<Vec<_>>().join(" ");
-        let line = line.trim_start_matches("error: ").to_owned();
-        return failure::tell(&ApiError::new(ErrorCode::Invalid, line), form);
-    }
-    let _gone = error.print();
-    ExitCode::from(failure::FAILED)
+    let text = error.to_string();
+    // What is missing stands on lines of its own, before the first empty one.
+    let words: Vec<&str> = text.lines().take_while(|l| !l.is_empty()).collect();
+    let words = words.iter().map(|line| line.trim());
+    let line = words.collect::<Vec<_>>().join(" ");
+    let line = line.trim_start_matches("error: ").to_owned();
+    let error =
+        ApiError::new(ErrorCode::Invalid, line).hint("`durable help COMMAND` shows how it is used");
+    failure::tell(&error, form)
 }
 
 fn default_data() -> PathBuf {
