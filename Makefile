@@ -11,6 +11,9 @@ RUN_PACKAGES := btrfs-progs gcc jq libc6-dev
 TEST_PACKAGES := $(RUN_PACKAGES) busybox-static e2fsprogs git iproute2 procps sqlite3 uidmap util-linux
 BENCH_PACKAGES := $(TEST_PACKAGES) bubblewrap crun runc
 
+# A test that hangs says so here, and not an hour later.
+LIMIT := timeout -k 10 900
+
 define install
 	@missing=(); for p in $(1); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing+=($$p); done; \
 	if [ $${#missing[@]} -gt 0 ]; then \
@@ -39,12 +42,14 @@ lint:
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 
 unit:
-	cargo test --workspace --exclude system-tests --exclude power-test
+	cargo test --workspace --exclude system-tests --exclude power-test --no-run
+	$(LIMIT) cargo test --no-fail-fast --workspace --exclude system-tests --exclude power-test
 
 system: build
 	cargo build --release -p model-server
-	cargo test --release -p system-tests
-	cargo run --release -p system-tests --bin kill-matrix -- --seeds 2 --harness pi
+	cargo test --release -p system-tests --no-run
+	$(LIMIT) cargo test --release -p system-tests
+	$(LIMIT) cargo run --release -p system-tests --bin kill-matrix -- --seeds 2 --harness pi
 
 test: deps-test lint unit system
 

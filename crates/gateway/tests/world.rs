@@ -327,7 +327,7 @@ impl World {
         let path = |name| dir.path().join(name).display().to_string();
         let args = ["--script", &path("script"), "--log", &path("model.log")].join("\n");
         let mut model = Process::start("model-server", dir.path(), dir.path(), &args);
-        let line = model.line("{\"address\"").unwrap();
+        let line = model.line("{\"").unwrap();
         let told: serde_json::Value = serde_json::from_str(&line).unwrap();
         let url = told["url"].as_str().unwrap().to_owned();
         Self { dir, url, model }

@@ -175,6 +175,8 @@ mod tests {
         let run = |command: &str| {
             std::process::Command::new("/bin/bash")
                 .args(["-c", command])
+                .env_clear()
+                .env("PATH", "/usr/bin:/bin")
                 .env("BASH_ENV", &file)
                 .env(
                     PRELUDE,
