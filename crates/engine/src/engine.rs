@@ -4,21 +4,26 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, RwLock};
 
 use journal::{Append, Durability, New};
-use protocol::api::{CreateSandbox, SandboxView, SessionView, StartSession};
+use protocol::api::{CreateSandbox, ForkSandbox, SandboxView, SessionView, StartSession};
 use protocol::{
     ApiError, Epoch, ErrorCode, Event, Head, SandboxId, SandboxName, SandboxSpec, Seq, SessionId,
+    WorkspaceId,
 };
-use workspace::Keep;
+use workspace::{Keep, Pool};
 
 use crate::error;
 use crate::machine;
-use crate::sandbox::{self, Handle};
+use crate::models;
+use crate::sandbox::{self, Handle, Place};
 use crate::session;
 use crate::shared::{Shared, now};
 use crate::state::State;
 
 /// Events read from a journal at a time when it is folded.
 const PAGE: usize = 4096;
+
+/// Forks of one request: more is a mistake, or a way to fill a disk.
+const MAX_FORKS: usize = 1024;
 
 /// What a daemon found when it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -173,38 +178,134 @@ impl Engine {
             env: ask.env,
             cwd,
         };
-        let shared = self.shared.clone();
-        let id = shared.store.create(&ask.name).await.map_err(|e| match e {
+        let id = self.number(&ask.name).await?;
+        let first = |workspace| Event::Created { spec, workspace };
+        let made = self.furnish(id, |pool| pool.create(), first).await;
+        self.begin(id, ask.name, made).await
+    }
+
+    /// Makes forks of a sandbox at one place: all of them, or none.
+    ///
+    /// The source goes on; where no place is given, a cut of it is taken as it is now.
+    ///
+    /// # Errors
+    /// `not_found` for the source or the place, `conflict` for a name that is taken.
+    pub async fn fork(
+        &self,
+        name: &SandboxName,
+        ask: ForkSandbox,
+    ) -> Result<Vec<Handle>, ApiError> {
+        let distinct: HashSet<&SandboxName> = ask.names.iter().collect();
+        if ask.names.is_empty() || ask.names.len() > MAX_FORKS || distinct.len() < ask.names.len() {
+            return Err(ApiError::new(
+                ErrorCode::Invalid,
+                format!("a fork needs 1 to {MAX_FORKS} names, each once"),
+            ));
+        }
+        let source = self.get(name)?;
+        let held = source.hold(ask.at).await?;
+        let spec = source.ask(|reply| sandbox::Request::Spec { reply }).await?;
+        let forks = ask.names.iter().map(|name| {
+            let spec = SandboxSpec {
+                name: name.clone(),
+                ..spec.clone()
+            };
+            self.fork_one(&source, &held.place, spec)
+        });
+        let results = futures_util::future::join_all(forks).await;
+        let (mut made, mut problem) = (Vec::new(), None);
+        for result in results {
+            match result {
+                Ok(handle) => made.push(handle),
+                Err(error) => problem = problem.or(Some(error)),
+            }
+        }
+        let Some(problem) = problem else {
+            return Ok(made);
+        };
+        for handle in made {
+            if let Err(left) = self.remove(&handle.name).await {
+                tracing::warn!(sandbox = %handle.name, error = %left.message, "a fork that was not wanted is left");
+            }
+        }
+        Err(problem)
+    }
+
+    async fn fork_one(
+        &self,
+        source: &Handle,
+        place: &Place,
+        spec: SandboxSpec,
+    ) -> Result<Handle, ApiError> {
+        let name = spec.name.clone();
+        let id = self.number(&name).await?;
+        let cut = place.cut.clone();
+        let make = move |pool: &dyn Pool| match &cut {
+            Some((of, cut)) => pool.fork(of, cut),
+            None => pool.create(),
+        };
+        let (from, from_id, at) = (source.name.clone(), source.id, place.at);
+        let kept = place.cut.as_ref().map(|(_, cut)| cut.clone());
+        let first = |workspace| Event::Forked {
+            spec,
+            workspace,
+            from,
+            from_id,
+            at,
+            cut: kept,
+        };
+        let (theirs, own) = (
+            self.shared.secret_file(source.id),
+            self.shared.secret_file(id),
+        );
+        let made = self.furnish(id, make, first).await;
+        let made = made.and_then(|made| models::copy_endpoint(&theirs, &own).map(|()| made));
+        self.begin(id, name, made).await
+    }
+
+    /// Gives a new sandbox its number and takes its name.
+    async fn number(&self, name: &SandboxName) -> Result<SandboxId, ApiError> {
+        self.shared.store.create(name).await.map_err(|e| match e {
             journal::Error::NameTaken { .. } => ApiError::new(
                 ErrorCode::Conflict,
-                format!("sandbox `{}` exists already", ask.name),
+                format!("sandbox `{name}` exists already"),
             )
             .hint(format!(
-                "use it, pick another name, or `durable rm {}` first",
-                ask.name
+                "use it, pick another name, or `durable rm {name}` first"
             )),
             other => error::of_journal(&other),
-        })?;
-        let made = self.furnish(id, spec).await;
+        })
+    }
+
+    /// Starts the task of a sandbox that was just made; takes its journal away where it could not be.
+    async fn begin(
+        &self,
+        id: SandboxId,
+        name: SandboxName,
+        made: Result<(State, Head, Epoch), ApiError>,
+    ) -> Result<Handle, ApiError> {
+        let shared = self.shared.clone();
         let (state, head, epoch) = match made {
             Ok(made) => made,
             Err(problem) => {
                 if let Err(left) = shared.store.remove(id).await {
-                    tracing::warn!(sandbox = %ask.name, error = %error::chain(&left), "an empty journal is left");
+                    tracing::warn!(sandbox = %name, error = %error::chain(&left), "an empty journal is left");
                 }
                 return Err(problem);
             }
         };
-        let (handle, _) = sandbox::spawn(shared, id, ask.name.clone(), state, head, epoch);
-        self.write().insert(ask.name, handle.clone());
+        let (handle, _) = sandbox::spawn(shared, id, name.clone(), state, head, epoch);
+        self.write().insert(name, handle.clone());
         handle.serve_models().await;
         Ok(handle)
     }
 
+    /// Makes the workspace and the journal's first event.
     async fn furnish(
         &self,
         id: SandboxId,
-        spec: SandboxSpec,
+        make: impl FnOnce(&dyn Pool) -> workspace::Result<WorkspaceId> + Send + 'static,
+        first: impl FnOnce(WorkspaceId) -> Event,
     ) -> Result<(State, Head, Epoch), ApiError> {
         let shared = self.shared.clone();
         let work = shared.clone();
@@ -212,15 +313,12 @@ impl Engine {
             let dir = work.state_dir(id);
             std::fs::create_dir_all(dir.join(protocol::paths::state::SPOOL))
                 .map_err(|e| error::internal(&format!("cannot make {}", dir.display()), &e))?;
-            work.pool.create().map_err(|e| error::of_pool(&e))
+            make(&*work.pool).map_err(|e| error::of_pool(&e))
         });
         let workspace = made
             .await
             .map_err(|e| error::internal("the creation was abandoned", &e))??;
-        let events = vec![New::from(Event::Created {
-            spec,
-            workspace: workspace.clone(),
-        })];
+        let events = vec![New::from(first(workspace.clone()))];
         let first = protocol::Stored {
             seq: Seq(1),
             id: events[0].id,
@@ -304,6 +402,7 @@ impl Engine {
             ops: 0,
             last_cut: None,
             session: None,
+            forked_from: None,
         }));
         views.sort_by(|a, b| a.name.cmp(&b.name));
         views
@@ -483,8 +582,8 @@ fn keep(state: &State) -> Vec<Keep> {
             cuts: state
                 .cuts
                 .iter()
-                .filter(|(of, _)| *of == workspace)
-                .map(|(_, cut)| cut.clone())
+                .filter(|cut| cut.workspace == workspace)
+                .map(|cut| cut.id.clone())
                 .collect(),
             workspace,
         })

@@ -6,12 +6,14 @@
 
 #![forbid(unsafe_code)]
 
+mod branch;
 mod engine;
 mod error;
 mod link;
 mod machine;
 mod models;
 pub mod recover;
+mod retention;
 mod sandbox;
 mod session;
 mod shared;
@@ -19,5 +21,5 @@ pub mod spool;
 pub mod state;
 
 pub use engine::{Engine, Recovery};
-pub use sandbox::{Attached, Handle, Progress, StdinState};
+pub use sandbox::{Attached, Handle, Held, Place, Progress, StdinState};
 pub use shared::{Config, Shared};

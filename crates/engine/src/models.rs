@@ -144,6 +144,19 @@ impl Handle {
     }
 }
 
+/// Gives a fork the endpoint of its source, in a file of its own.
+pub(crate) fn copy_endpoint(from: &Path, to: &Path) -> Result<(), ApiError> {
+    let unusable =
+        |e: &dyn std::error::Error| error::internal("the model endpoint cannot be copied", e);
+    let bytes = match std::fs::read(from) {
+        Ok(bytes) => bytes,
+        Err(absent) if absent.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(other) => return Err(unusable(&other)),
+    };
+    let endpoint: Endpoint = serde_json::from_slice(&bytes).map_err(|e| unusable(&e))?;
+    save(to, &endpoint).map_err(|e| unusable(&e))
+}
+
 /// Listens in the state directory, whose path may be longer than a socket address.
 fn listen(dir: &Path) -> std::io::Result<UnixListener> {
     let path = dir.join(protocol::paths::state::GATEWAY);

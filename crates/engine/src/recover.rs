@@ -112,6 +112,7 @@ mod tests {
             origin: Origin::Api,
             role: Role::Command,
             fingerprint: [0; 16],
+            branch: 0,
             cut_before: None,
             state,
         }

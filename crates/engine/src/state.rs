@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use protocol::{
-    Boot, CutId, Event, Offset, OpId, OpSpec, Origin, Outcome, Role, SandboxSpec, Seq, SessionId,
-    Settlement, UnixMillis, WorkspaceId,
+    Boot, CutId, Event, Offset, OpId, OpSpec, Origin, Outcome, Role, SandboxId, SandboxName,
+    SandboxSpec, Seq, SessionId, Settlement, UnixMillis, WorkspaceId,
 };
 
 /// Identity of a command, for "the same id again": equal means attach, different means refuse.
@@ -73,6 +73,8 @@ pub struct Op {
     pub role: Role,
     /// The command's identity.
     pub fingerprint: Fingerprint,
+    /// On which branch it was asked for: how often the sandbox had been rewound.
+    pub branch: u32,
     /// The cut before it.
     pub cut_before: Option<CutId>,
     /// How far it is.
@@ -135,6 +137,40 @@ pub struct Session {
     pub ended: Option<Option<String>>,
 }
 
+/// One cut that the pool has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cut {
+    /// The head that it was taken of.
+    pub workspace: WorkspaceId,
+    /// Its id.
+    pub id: CutId,
+    /// Where it stands in the journal.
+    pub at: Seq,
+    /// The last settlement that was journaled with it: the place that it is a checkpoint of.
+    pub until: Seq,
+    /// When it was taken.
+    pub at_ms: UnixMillis,
+    /// Its name, where it is kept for ever.
+    pub label: Option<String>,
+    /// Whether no operation was running at that instant.
+    pub quiet: bool,
+    /// Whether a rewind left it on another branch.
+    pub abandoned: bool,
+}
+
+/// Where a fork came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parent {
+    /// What its source was called.
+    pub name: SandboxName,
+    /// Its source's number.
+    pub id: SandboxId,
+    /// The place in the source's journal.
+    pub at: Seq,
+    /// The cut that both have.
+    pub cut: Option<CutId>,
+}
+
 /// The fold.
 #[derive(Debug, Clone)]
 pub struct State {
@@ -150,8 +186,20 @@ pub struct State {
     pub ops: BTreeMap<OpId, Op>,
     /// Ids of operations that have not settled, oldest first.
     pub open: Vec<OpId>,
-    /// Cuts that the pool still has, oldest first, with the head each was taken of.
-    pub cuts: VecDeque<(WorkspaceId, CutId)>,
+    /// What it was forked from.
+    pub parent: Option<Parent>,
+    /// Operations of branches that a rewind left, by id and branch.
+    pub abandoned: BTreeMap<(OpId, u32), Op>,
+    /// How often it was rewound.
+    pub branch: u32,
+    /// Each rewind: where it stands, and the place that the timeline went on from.
+    rewinds: Vec<(Seq, Seq)>,
+    /// Where cuts stood that were given back.
+    dropped: Vec<Seq>,
+    /// Cuts that the pool still has, oldest first.
+    pub cuts: VecDeque<Cut>,
+    /// The cut that the files were last the same as.
+    tip: Option<CutId>,
     /// Heads that were left by a rollback; their cuts may still be kept.
     pub retired: Vec<WorkspaceId>,
     /// Every session by id.
@@ -168,9 +216,37 @@ impl State {
     /// Starts the fold with the first event; `None` where that is no `created`.
     #[must_use]
     pub fn begin(first: &protocol::Stored) -> Option<Self> {
-        let Event::Created { spec, workspace } = &first.event else {
-            return None;
+        let (spec, workspace, parent) = match &first.event {
+            Event::Created { spec, workspace } => (spec, workspace, None),
+            Event::Forked {
+                spec,
+                workspace,
+                from,
+                from_id,
+                at,
+                cut,
+            } => {
+                let parent = Parent {
+                    name: from.clone(),
+                    id: *from_id,
+                    at: *at,
+                    cut: cut.clone(),
+                };
+                (spec, workspace, Some(parent))
+            }
+            _ => return None,
         };
+        let tip = parent.as_ref().and_then(|parent| parent.cut.clone());
+        let kept = tip.clone().map(|id| Cut {
+            workspace: workspace.clone(),
+            id,
+            at: first.seq,
+            until: first.seq,
+            at_ms: first.at,
+            label: None,
+            quiet: true,
+            abandoned: false,
+        });
         Some(Self {
             spec: spec.clone(),
             created_at: first.at,
@@ -178,7 +254,13 @@ impl State {
             running: None,
             ops: BTreeMap::new(),
             open: Vec::new(),
-            cuts: VecDeque::new(),
+            parent,
+            abandoned: BTreeMap::new(),
+            branch: 0,
+            rewinds: Vec::new(),
+            dropped: Vec::new(),
+            cuts: kept.into_iter().collect(),
+            tip,
             retired: Vec::new(),
             sessions: BTreeMap::new(),
             models: gateway::Models::default(),
@@ -191,7 +273,10 @@ impl State {
     pub fn apply(&mut self, stored: &protocol::Stored) {
         let seq = stored.seq;
         match &stored.event {
-            Event::Created { .. } | Event::LeaseTaken { .. } | Event::OpAdopted { .. } => {}
+            Event::Created { .. }
+            | Event::Forked { .. }
+            | Event::LeaseTaken { .. }
+            | Event::OpAdopted { .. } => {}
             Event::Started { boot } => self.running = Some(*boot),
             Event::Ended { .. } => self.running = None,
             Event::OpIntent {
@@ -206,6 +291,7 @@ impl State {
                     origin: *origin,
                     role: spec.role,
                     fingerprint: fingerprint(spec, *origin),
+                    branch: self.branch,
                     cut_before: cut_before.clone(),
                     state: OpState::Intended {
                         spec: Box::new(spec.clone()),
@@ -232,6 +318,12 @@ impl State {
                 cut,
             } => {
                 self.progress = seq;
+                if let Some(last) = self.cuts.back_mut()
+                    && cut.as_ref() == Some(&last.id)
+                    && last.until.next() == seq
+                {
+                    last.until = seq;
+                }
                 if let Some(entry) = self.ops.get_mut(op) {
                     entry.state = OpState::Settled {
                         settlement: settlement.clone(),
@@ -242,10 +334,32 @@ impl State {
                 }
                 self.open.retain(|open| open != op);
             }
-            Event::CutTaken { cut, .. } => {
-                self.cuts.push_back((self.workspace.clone(), cut.clone()));
+            Event::CutTaken { cut, open } => {
+                self.cuts.push_back(Cut {
+                    workspace: self.workspace.clone(),
+                    id: cut.clone(),
+                    at: seq,
+                    until: seq,
+                    at_ms: stored.at,
+                    label: None,
+                    quiet: open.is_empty(),
+                    abandoned: false,
+                });
+                self.tip = Some(cut.clone());
             }
-            Event::CutsDropped { cuts } => self.cuts.retain(|(_, cut)| !cuts.contains(cut)),
+            Event::CutLabeled { cut, label } => {
+                if let Some(known) = self.cuts.iter_mut().find(|known| known.id == *cut) {
+                    known.label.clone_from(label);
+                }
+            }
+            Event::CutsDropped { cuts } => {
+                let all = std::mem::take(&mut self.cuts).into_iter();
+                let (dropped, kept): (VecDeque<Cut>, _) =
+                    all.partition(|cut| cuts.contains(&cut.id));
+                self.cuts = kept;
+                self.dropped.extend(dropped.iter().map(|cut| cut.at));
+            }
+            Event::Rewound { at, to, workspace } => self.rewind(seq, *at, to, workspace),
             Event::RolledBack { workspace, .. } => {
                 let old = std::mem::replace(&mut self.workspace, workspace.clone());
                 self.retired.push(old);
@@ -315,10 +429,111 @@ impl State {
         }
     }
 
-    /// Returns the last cut.
+    /// Returns the last cut of this timeline.
     #[must_use]
     pub fn last_cut(&self) -> Option<&CutId> {
-        self.cuts.back().map(|(_, cut)| cut)
+        self.tip.as_ref()
+    }
+
+    /// Finds a cut that the pool has.
+    #[must_use]
+    pub fn cut(&self, id: &CutId) -> Option<&Cut> {
+        self.cuts.iter().find(|cut| cut.id == *id)
+    }
+
+    /// Returns the stretches of the journal that lead to `place`, the latest first: what a rewind left is in none.
+    fn timeline(&self, place: Seq) -> Vec<(Seq, Seq)> {
+        let mut stretches = Vec::new();
+        let mut end = place;
+        for (seq, at) in self.rewinds.iter().rev() {
+            if *seq <= end {
+                stretches.push((*seq, end));
+                end = *at;
+            }
+        }
+        stretches.push((Seq(1), end));
+        stretches
+    }
+
+    /// Finds the cut that holds the files as they were at a place in the journal; `None` where they were as created.
+    ///
+    /// # Errors
+    /// The place of a cut that was given back.
+    pub fn cut_at(&self, place: Seq) -> Result<Option<&Cut>, Seq> {
+        for (from, to) in self.timeline(place) {
+            let inside = |at: &Seq| *at >= from && *at <= to;
+            let kept = self.cuts.iter().filter(|cut| inside(&cut.at));
+            let kept = kept.max_by_key(|cut| cut.at);
+            let dropped = self.dropped.iter().filter(|at| inside(at)).max();
+            match (kept, dropped) {
+                (Some(kept), dropped) if dropped.is_none_or(|at| *at < kept.at) => {
+                    return Ok(Some(kept));
+                }
+                (_, Some(dropped)) => return Err(*dropped),
+                (_, None) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Leaves everything behind that does not lead to `at`. Nothing runs: the sandbox was stopped before.
+    fn rewind(&mut self, now: Seq, at: Seq, to: &Option<CutId>, workspace: &WorkspaceId) {
+        let old = std::mem::replace(&mut self.workspace, workspace.clone());
+        self.retired.push(old);
+        self.tip.clone_from(to);
+        self.branch += 1;
+        self.running = None;
+        self.open.clear();
+        let stretches = self.timeline(at);
+        let leads_here = |place: Seq| {
+            stretches
+                .iter()
+                .any(|(from, to)| place >= *from && place <= *to)
+        };
+        for cut in &mut self.cuts {
+            cut.abandoned = !leads_here(cut.at);
+        }
+        let ops = std::mem::take(&mut self.ops);
+        let mut all = std::mem::take(&mut self.abandoned);
+        all.extend(ops.into_iter().map(|(id, op)| ((id, op.branch), op)));
+        for ((id, branch), mut op) in all {
+            if !leads_here(op.intent) {
+                self.abandoned.insert((id, branch), op);
+                continue;
+            }
+            // One that was running at that place: what it did afterwards is undone.
+            if !matches!(op.state, OpState::Settled { at: end, .. } if leads_here(end)) {
+                let why = "the sandbox was rewound to a place before its end";
+                let (stdout, stderr) = op
+                    .settlement()
+                    .map_or_else(Default::default, |s| (s.stdout_bytes, s.stderr_bytes));
+                op.state = OpState::Settled {
+                    settlement: lost(stdout, stderr, why),
+                    cut: to.clone(),
+                    attempt: op.attempt(),
+                    at: now,
+                };
+            }
+            self.ops.insert(id, op);
+        }
+        for session in self.sessions.values_mut() {
+            session
+                .ended
+                .get_or_insert_with(|| Some("the sandbox was rewound".to_owned()));
+        }
+        self.rewinds.push((now, at));
+    }
+
+    /// Finds an operation: of this timeline, else the latest one of its id on a branch that was left.
+    #[must_use]
+    pub fn any_op(&self, id: &OpId) -> Option<&Op> {
+        let left = || {
+            let of_id = self
+                .abandoned
+                .range((id.clone(), 0)..=(id.clone(), u32::MAX));
+            of_id.map(|(_, op)| op).next_back()
+        };
+        self.ops.get(id).or_else(left)
     }
 
     /// Returns the session that is going on, if one is.

@@ -172,6 +172,7 @@ impl Models {
                 }
             }
             Event::Created { .. }
+            | Event::Forked { .. }
             | Event::LeaseTaken { .. }
             | Event::Started { .. }
             | Event::Ended { .. }
@@ -180,7 +181,9 @@ impl Models {
             | Event::OpAdopted { .. }
             | Event::OpSettled { .. }
             | Event::CutTaken { .. }
+            | Event::CutLabeled { .. }
             | Event::CutsDropped { .. }
+            | Event::Rewound { .. }
             | Event::RolledBack { .. } => {}
         }
     }

@@ -84,6 +84,73 @@ pub struct SandboxView {
     /// The session that goes on, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
+    /// What it was forked from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<ForkedFrom>,
+}
+
+/// Takes a checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TakeCheckpoint {
+    /// A name for it; a named one is kept until the label is taken off.
+    #[serde(default)]
+    pub label: Option<String>,
+}
+
+/// One checkpoint: a place in the journal and the files as they were there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct CheckpointView {
+    /// Its id, which is its cut's.
+    pub id: CutId,
+    /// Where its cut stands in the journal.
+    pub seq: Seq,
+    /// When it was taken.
+    pub at_ms: UnixMillis,
+    /// Its name, where it has one and so is kept for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// Whether the files of the sandbox go on from it.
+    pub current: bool,
+    /// Whether a rewind left it on another branch.
+    pub abandoned: bool,
+    /// Whether no operation was running at that instant.
+    pub quiet: bool,
+    /// What it holds: `files`.
+    pub holds: String,
+    /// What it survives: `local` is this machine's disk.
+    pub durability: String,
+    /// Bytes of file content that were written between the checkpoint before it and this one, where the pool can tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_bytes: Option<u64>,
+}
+
+/// Makes forks of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ForkSandbox {
+    /// What to call them, one each.
+    pub names: Vec<SandboxName>,
+    /// A checkpoint's id or label, a place in the journal, or `start`; as it is now where not given.
+    #[serde(default)]
+    pub at: Option<String>,
+}
+
+/// Where a fork came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ForkedFrom {
+    /// What its source was called.
+    pub name: SandboxName,
+    /// The place in the source's journal.
+    pub at: Seq,
+    /// The checkpoint that both have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<CutId>,
+}
+
+/// Puts a sandbox back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct RewindSandbox {
+    /// A checkpoint's id or label, a place in the journal, or `start`.
+    pub to: String,
 }
 
 /// How far an operation is.

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Boot, CutId, Epoch, ModelRequestId, Offset, OpId, OpSpec, Origin, SandboxSpec, Seq, SessionId,
-    Settlement, UnixMillis, WorkspaceId, base64_bytes,
+    Boot, CutId, Epoch, ModelRequestId, Offset, OpId, OpSpec, Origin, SandboxId, SandboxName,
+    SandboxSpec, Seq, SessionId, Settlement, UnixMillis, WorkspaceId, base64_bytes,
 };
 
 /// The version written into new events. A reader refuses a higher one.
@@ -159,6 +159,22 @@ pub enum Event {
         /// Its writable head in the pool.
         workspace: WorkspaceId,
     },
+    /// The sandbox exists as a fork of another. The first event where `created` is not.
+    Forked {
+        /// What it was created with.
+        spec: SandboxSpec,
+        /// Its writable head in the pool.
+        workspace: WorkspaceId,
+        /// What its source is called.
+        from: SandboxName,
+        /// Its source's number.
+        from_id: SandboxId,
+        /// The place in the source's journal that it starts at.
+        at: Seq,
+        /// The cut that it starts from, kept under the same id in both; none where the source was still empty.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cut: Option<CutId>,
+    },
     /// A daemon took the right to write.
     LeaseTaken {
         /// Who, for people: host name and process id.
@@ -220,6 +236,14 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         open: Vec<OpId>,
     },
+    /// A cut was made a checkpoint with a name: it is kept until the label is taken off.
+    CutLabeled {
+        /// Which.
+        cut: CutId,
+        /// Its name; none takes the one it had off.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        label: Option<String>,
+    },
     /// Older cuts were given back to the pool by the retention rule.
     CutsDropped {
         /// Which.
@@ -228,6 +252,16 @@ pub enum Event {
     /// The workspace was put back.
     RolledBack {
         /// To which cut; none is the empty workspace it was created with.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to: Option<CutId>,
+        /// The new writable head.
+        workspace: WorkspaceId,
+    },
+    /// Files and timeline were put back together: what stands between `at` and here is an abandoned branch.
+    Rewound {
+        /// The place that the timeline goes on from.
+        at: Seq,
+        /// The cut that the files were put back to; none is the empty workspace it was created with.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         to: Option<CutId>,
         /// The new writable head.
@@ -326,6 +360,7 @@ impl Event {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Created { .. } => "created",
+            Self::Forked { .. } => "forked",
             Self::LeaseTaken { .. } => "lease_taken",
             Self::Started { .. } => "started",
             Self::Ended { .. } => "ended",
@@ -334,8 +369,10 @@ impl Event {
             Self::OpAdopted { .. } => "op_adopted",
             Self::OpSettled { .. } => "op_settled",
             Self::CutTaken { .. } => "cut_taken",
+            Self::CutLabeled { .. } => "cut_labeled",
             Self::CutsDropped { .. } => "cuts_dropped",
             Self::RolledBack { .. } => "rolled_back",
+            Self::Rewound { .. } => "rewound",
             Self::ModelRequested { .. } => "model_requested",
             Self::ModelResponded { .. } => "model_responded",
             Self::ModelOutput { .. } => "model_output",

@@ -3,7 +3,7 @@
 use axum::Json;
 use utoipa::OpenApi as _;
 
-use crate::api::{journal, ops, sandboxes, sessions};
+use crate::api::{checkpoints, journal, ops, sandboxes, sessions};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -19,6 +19,11 @@ use crate::api::{journal, ops, sandboxes, sessions};
         sandboxes::remove,
         sandboxes::start,
         sandboxes::stop,
+        checkpoints::take,
+        checkpoints::list,
+        checkpoints::label,
+        checkpoints::fork,
+        checkpoints::rewind,
         journal::read,
         ops::list,
         ops::exec,

@@ -108,6 +108,16 @@ pub trait Pool: Send + Sync {
     /// in the middle leaves a head for [`Pool::gc`]. May be repeated; it makes another.
     fn restore(&self, of: &WorkspaceId, cut: Option<&CutId>) -> Result<WorkspaceId>;
 
+    /// Makes a new head with the content of a cut of `of`, and keeps that cut under the same name among the new head's own:
+    /// whatever becomes of `of`, the new workspace has everything.
+    ///
+    /// Durable on return. A crash in the middle leaves a head or a cut for [`Pool::gc`]. May be repeated; it makes
+    /// another.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoCut`] if there is none of that name; [`crate::Error::Full`] if the pool is.
+    fn fork(&self, of: &WorkspaceId, cut: &CutId) -> Result<WorkspaceId>;
+
     /// Returns where the tree of a cut is. Whether it is there is not looked up. The tree must not be written to.
     fn cut_path(&self, workspace: &WorkspaceId, cut: &CutId) -> PathBuf;
 
@@ -125,6 +135,13 @@ pub trait Pool: Send + Sync {
     ///
     /// For the start of the daemon: it must not run beside verbs that make something which `keep` does not name yet.
     fn gc(&self, keep: &[Keep]) -> Result<Swept>;
+
+    /// Returns the bytes of file content that were written between the cut before this one and it, as far as they are on
+    /// disk for it alone or for it and later ones; `None` where the pool cannot tell cheaply.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoCut`] if there is none of that name.
+    fn cost(&self, workspace: &WorkspaceId, cut: &CutId) -> Result<Option<u64>>;
 
     /// Returns how full the pool is.
     fn usage(&self) -> Result<Usage>;

@@ -1,15 +1,18 @@
 //! The command line: one file a command, its arguments and its help in it.
 
 mod attach;
+mod checkpoint;
 mod cp;
 mod create;
 mod doctor;
 mod exec;
+mod fork;
 mod harness;
 mod log;
 mod op;
 mod ps;
 mod read;
+mod rewind;
 mod rm;
 mod run;
 mod serve;
@@ -57,6 +60,9 @@ enum Command {
     Op(op::Args),
     Read(read::Args),
     Cp(cp::Args),
+    Checkpoint(checkpoint::Args),
+    Fork(fork::Args),
+    Rewind(rewind::Args),
     Stop(stop::Args),
     Rm(rm::Args),
     Harness(harness::Args),
@@ -130,6 +136,9 @@ async fn dispatch(command: Command, world: &World) -> Outcome {
         Command::Op(args) => op::run(args, world).await,
         Command::Read(args) => read::run(args, world).await,
         Command::Cp(args) => cp::run(args, world).await,
+        Command::Checkpoint(args) => checkpoint::run(args, world).await,
+        Command::Fork(args) => fork::run(args, world).await,
+        Command::Rewind(args) => rewind::run(args, world).await,
         Command::Stop(args) => stop::run(args, world).await,
         Command::Rm(args) => rm::run(args, world).await,
         Command::Harness(args) => harness::run(args, world).await,
@@ -203,6 +212,31 @@ fn print_json<T: Serialize>(answer: &T) -> Result<(), ApiError> {
     json.push(b'\n');
     print(&json);
     Ok(())
+}
+
+/// Writes a number of bytes for people.
+fn bytes(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut rest = bytes;
+    let mut unit = 0;
+    while rest >= 10_240 && unit + 1 < units.len() {
+        rest /= 1024;
+        unit += 1;
+    }
+    format!("{rest} {}", units[unit])
+}
+
+/// Writes for people how long ago something was.
+fn ago(at: protocol::UnixMillis) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.map_or(0, |since| since.as_secs());
+    let secs = now.saturating_sub(at.0 / 1000);
+    match secs {
+        0..120 => format!("{secs} s ago"),
+        120..7_200 => format!("{} min ago", secs / 60),
+        7_200..172_800 => format!("{} h ago", secs / 3600),
+        _ => format!("{} d ago", secs / 86_400),
+    }
 }
 
 /// Makes an id for an operation that got none.

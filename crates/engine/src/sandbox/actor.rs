@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use journal::{Append, Durability, New};
-use protocol::api::{OpPhase, OpView, SandboxState, SandboxView, SessionView};
+use protocol::api::{ForkedFrom, OpPhase, OpView, SandboxState, SandboxView, SessionView};
 use protocol::control::{FromSupervisor, ToSupervisor};
 use protocol::{
     ApiError, Boot, Epoch, ErrorCode, Event, EventId, Head, OpId, OpSpec, Origin, Outcome,
@@ -13,13 +13,14 @@ use protocol::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::checkpoints::{Asked, Holds, Place, release};
 use super::cuts::Settling;
 use super::life::{AfterCrash, Crashed, Up};
 use super::{Attached, Handle, Progress, QUEUE, Reply, Request, StdinState};
-use crate::error;
 use crate::link::Link;
 use crate::shared::{Shared, now};
 use crate::state::{Op, OpState, State};
+use crate::{branch, error};
 
 /// The most messages in one batch. It bounds the append, and how long the first one waits for the last.
 const BATCH: usize = 256;
@@ -29,11 +30,17 @@ pub(super) enum Done {
     Up(Result<Up, ApiError>),
     Cut {
         ops: Vec<Settling>,
+        asked: Vec<Asked>,
         cut: protocol::CutId,
         result: Result<bool, ApiError>,
     },
     Crashed(Crashed),
     Restored(Result<(Option<protocol::CutId>, protocol::WorkspaceId), ApiError>),
+    Rewound {
+        place: Place,
+        result: Result<protocol::WorkspaceId, ApiError>,
+        reply: Reply<()>,
+    },
     Removed(Result<(), ApiError>, Reply<()>),
 }
 
@@ -105,6 +112,12 @@ pub(super) struct Sandbox {
     pub(super) cancelled: HashSet<OpId>,
     pub(super) settling: Vec<Settling>,
     pub(super) cutting: bool,
+    /// Who waits for the next cut besides operations.
+    pub(super) asked: Vec<Asked>,
+    /// Cuts that must not be given back now.
+    pub(super) held: Holds,
+    /// Cuts that were left when some were last given back.
+    pub(super) retained: usize,
     /// A boot that runs and is not journaled yet; it is before anything else is.
     pub(super) untold: Option<Boot>,
     pub(super) after_crash: Option<AfterCrash>,
@@ -158,6 +171,9 @@ pub(crate) fn spawn(
         cancelled: HashSet::new(),
         settling: Vec::new(),
         cutting: false,
+        asked: Vec::new(),
+        held: Holds::new(),
+        retained: 0,
         untold: None,
         after_crash: None,
         reruns: Vec::new(),
@@ -258,7 +274,17 @@ impl Sandbox {
             Message::Frame(frame) => self.frame(frame, turn),
             Message::LinkEnded => self.link_ended(turn),
             Message::Done(Done::Up(up)) => self.up(up, turn),
-            Message::Done(Done::Cut { ops, cut, result }) => self.cut_done(ops, cut, result, turn),
+            Message::Done(Done::Cut {
+                ops,
+                asked,
+                cut,
+                result,
+            }) => self.cut_done(ops, asked, cut, result, turn),
+            Message::Done(Done::Rewound {
+                place,
+                result,
+                reply,
+            }) => self.rewound(place, result, reply, turn),
             Message::Done(Done::Crashed(crashed)) => self.crashed(crashed, turn),
             Message::Done(Done::Restored(restored)) => self.restored(restored, turn),
             Message::Done(Done::Removed(result, reply)) => {
@@ -387,6 +413,30 @@ impl Sandbox {
                 });
                 answer(turn, reply, found);
             }
+            Request::Checkpoint { label, hold, reply } => {
+                self.checkpoint(Asked { label, hold, reply }, turn);
+            }
+            Request::Checkpoints { reply } => {
+                let views = self.checkpoint_views();
+                answer(turn, reply, Ok(views));
+            }
+            Request::Label { at, label, reply } => {
+                let result = self.set_label(&at, label, turn);
+                answer(turn, reply, result);
+            }
+            Request::Locate { at, reply } => {
+                let place = self.place(&at);
+                if let Ok(place) = &place {
+                    self.hold(place);
+                }
+                answer(turn, reply, place);
+            }
+            Request::Release { cut } => release(&mut self.held, &cut),
+            Request::Rewind { to, reply } => self.rewind(&to, reply, turn),
+            Request::Spec { reply } => {
+                let spec = self.state.spec.clone();
+                answer(turn, reply, Ok(spec));
+            }
             Request::OpenShimOps { reply } => {
                 let open = self.state.open.iter().filter(|id| {
                     self.state
@@ -486,6 +536,9 @@ impl Sandbox {
         for reply in self.starters.drain(..) {
             let _gone = reply.send(Err(problem.clone()));
         }
+        for asked in self.asked.drain(..) {
+            let _gone = asked.reply.send(Err(problem.clone()));
+        }
         // Whoever follows an operation hears that nothing more comes from here.
         self.live.clear();
         self.frames = None;
@@ -517,9 +570,9 @@ impl Sandbox {
     }
 
     pub(super) fn attached(&mut self, id: &OpId) -> Option<Attached> {
-        let op = self.state.ops.get(id)?;
+        let op = self.state.any_op(id)?;
         let view = self.op_view(id, op);
-        let state_dir = self.dir.clone();
+        let state_dir = branch::dir(&self.dir, op.branch, self.state.branch);
         if let Some(live) = self.live.get(id) {
             let (progress, stdin) = (live.progress.subscribe(), live.stdin.subscribe());
             return Some(Attached {
@@ -619,6 +672,11 @@ impl Sandbox {
             ops: self.state.ops.len() as u64,
             last_cut: self.state.last_cut().cloned(),
             session: self.state.active_session().map(|(id, _)| id.clone()),
+            forked_from: self.state.parent.as_ref().map(|parent| ForkedFrom {
+                name: parent.name.clone(),
+                at: parent.at,
+                cut: parent.cut.clone(),
+            }),
         }
     }
 }

@@ -2,13 +2,16 @@
 //!
 //! Operations that end while a cut is being taken share the next one, so many at once cost two cuts, not many.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use protocol::control::ToSupervisor;
 use protocol::{ApiError, CutId, Event, OpId, Replay, Settlement};
 
 use super::actor::{Done, Phase, Sandbox, Turn};
-use crate::error;
+use super::checkpoints::Asked;
+use crate::shared::now;
+use crate::{error, retention};
 
 /// An operation that ended and is not journaled as such yet.
 pub(super) struct Settling {
@@ -20,11 +23,12 @@ pub(super) struct Settling {
 impl Sandbox {
     /// Takes a cut for everything that ended, unless one is being taken already.
     pub(super) fn maybe_cut(&mut self) {
-        if self.cutting || self.settling.is_empty() {
+        if self.cutting || (self.settling.is_empty() && self.asked.is_empty()) {
             return;
         }
         self.cutting = true;
         let ops = std::mem::take(&mut self.settling);
+        let asked = std::mem::take(&mut self.asked);
         // The place makes it readable, the rest makes it differ from a cut that a crash left unnamed.
         let text = format!("c{}-{:04x}", self.head.seq.0 + 1, rand::random::<u16>());
         let (shared, workspace) = (self.shared.clone(), self.state.workspace.clone());
@@ -39,18 +43,25 @@ impl Sandbox {
                 .map(|cut| cut.is_some())
                 .map_err(|e| error::of_pool(&e));
             // The task may have ended: then nobody settles, and the next daemon takes the cut again.
-            let _ended = done.send(Done::Cut { ops, cut, result });
+            let _ended = done.send(Done::Cut {
+                ops,
+                asked,
+                cut,
+                result,
+            });
         });
     }
 
     pub(super) fn cut_done(
         &mut self,
         ops: Vec<Settling>,
+        asked: Vec<Asked>,
         cut: CutId,
         result: Result<bool, ApiError>,
         turn: &mut Turn,
     ) {
         self.cutting = false;
+        let refused = result.as_ref().err().cloned();
         let (cut, failed) = match result {
             Ok(true) => (Some(cut), None),
             Ok(false) => (None, None),
@@ -126,6 +137,7 @@ impl Sandbox {
             turn.after
                 .push(Box::new(move |sandbox| sandbox.announce(&op)));
         }
+        self.checkpointed(asked, refused.as_ref(), turn);
         self.retain(turn);
         turn.after.push(Box::new(|sandbox| {
             sandbox.maybe_cut();
@@ -166,42 +178,43 @@ impl Sandbox {
         });
     }
 
-    /// Gives the oldest cuts back, but none that an open operation may be rolled back to.
+    /// Gives cuts back by the retention rule, but none that an open operation may be rolled back to, that a fork is being
+    /// made of, or that the files go on from.
     fn retain(&mut self, turn: &mut Turn) {
-        let keep = self.shared.config.keep_cuts;
+        let latest = self.shared.config.keep_cuts;
         // A few at once: each drop is an event and work for the pool.
-        if self.state.cuts.len() < keep + keep / 8 + 1 {
+        if self.state.cuts.len() < self.retained.max(latest) + latest / 8 + 1 {
             return;
         }
-        let pinned: Vec<&CutId> = self
+        let open = self
             .state
             .open
             .iter()
-            .filter_map(|op| self.state.ops.get(op))
-            .filter(|op| {
-                op.open_spec()
-                    .is_some_and(|spec| spec.replay == Replay::Rollback)
-            })
-            .filter_map(|op| op.cut_before.as_ref())
-            .collect();
-        let surplus = self.state.cuts.len() - keep;
-        let dropped: Vec<_> = self
-            .state
-            .cuts
-            .iter()
-            .take(surplus)
-            .filter(|(_, cut)| !pinned.contains(&cut))
-            .cloned()
-            .collect();
-        let cuts = dropped.iter().map(|(_, cut)| cut.clone()).collect();
+            .filter_map(|op| self.state.ops.get(op));
+        let rollback = open.filter(|op| {
+            op.open_spec()
+                .is_some_and(|spec| spec.replay == Replay::Rollback)
+        });
+        let mut needed: HashSet<&CutId> =
+            rollback.filter_map(|op| op.cut_before.as_ref()).collect();
+        needed.extend(self.state.last_cut());
+        needed.extend(self.held.keys());
+        let dropped = retention::surplus(self.state.cuts.iter(), latest, now(), |cut| {
+            needed.contains(cut)
+        });
+        self.retained = self.state.cuts.len() - dropped.len();
+        if dropped.is_empty() {
+            return;
+        }
+        let cuts = dropped.iter().map(|cut| cut.id.clone()).collect();
         self.push(turn, Event::CutsDropped { cuts });
         turn.after.push(Box::new(move |sandbox| {
             let shared = sandbox.shared.clone();
             tokio::task::spawn_blocking(move || {
-                for (workspace, cut) in dropped {
-                    if let Err(failure) = shared.pool.drop_cut(&workspace, &cut) {
+                for cut in dropped {
+                    if let Err(failure) = shared.pool.drop_cut(&cut.workspace, &cut.id) {
                         // It stays as litter until the next start of a daemon sweeps the pool.
-                        tracing::warn!(%cut, error = %error::chain(&failure), "a cut stays");
+                        tracing::warn!(cut = %cut.id, error = %error::chain(&failure), "a cut stays");
                     }
                 }
             });

@@ -18,12 +18,12 @@ use tokio::sync::mpsc;
 use super::Reply;
 use super::actor::{Done, Phase, Sandbox, Turn, answer};
 use super::cuts::Settling;
-use crate::error;
 use crate::link::{self, Link};
 use crate::machine;
 use crate::recover::{Files, Verdict, verdict};
 use crate::shared::Shared;
 use crate::state::{OpState, lost};
+use crate::{branch, error};
 
 /// How long a supervisor that was told to end may take beyond the grace it gives to its processes.
 const STOP_SLACK: Duration = Duration::from_secs(10);
@@ -67,6 +67,12 @@ pub(super) struct AfterCrash {
 impl Sandbox {
     /// Finds out how the sandbox is when a daemon starts.
     pub(super) fn recover(&mut self) {
+        // A daemon may have died between journaling a rewind and setting the old branch aside.
+        if let Err(failure) = branch::settle(&self.dir, self.state.branch) {
+            let what = "the output of a branch that was left cannot be set aside";
+            self.fail(error::internal(what, &failure));
+            return;
+        }
         // Also where the journal knows of none: a daemon may have died between starting it and writing that down, and a
         // second one beside it would write to the same table.
         if self.shared.level.find(&self.dir).is_some() {
@@ -520,7 +526,8 @@ impl Sandbox {
             let (shared, done) = (self.shared.clone(), self.done.clone());
             let of = self.state.workspace.clone();
             // A cut of an earlier head lives with that head.
-            let cut = self.state.cuts.back().cloned();
+            let cut = self.state.last_cut().and_then(|id| self.state.cut(id));
+            let cut = cut.map(|cut| (cut.workspace.clone(), cut.id.clone()));
             tokio::task::spawn_blocking(move || {
                 let (source, cut) = match cut {
                     Some((source, cut)) => (source, Some(cut)),

@@ -4,6 +4,7 @@
 //! and acts: nobody hears of an event that is not durable. A batch is one commit, so 64 operations at once cost one.
 
 mod actor;
+mod checkpoints;
 mod cuts;
 mod life;
 mod ops;
@@ -21,6 +22,7 @@ use protocol::{
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub(crate) use actor::spawn;
+pub use checkpoints::{Held, Place};
 pub(crate) use life::remove_state;
 
 use crate::shared::Shared;
@@ -147,6 +149,33 @@ pub(crate) enum Request {
     },
     OpenShimOps {
         reply: Reply<Vec<OpId>>,
+    },
+    Checkpoint {
+        label: Option<String>,
+        hold: checkpoints::Hold,
+        reply: Reply<Place>,
+    },
+    Checkpoints {
+        reply: Reply<Vec<(crate::state::Cut, protocol::api::CheckpointView)>>,
+    },
+    Label {
+        at: String,
+        label: Option<String>,
+        reply: Reply<()>,
+    },
+    Locate {
+        at: String,
+        reply: Reply<Place>,
+    },
+    Release {
+        cut: protocol::CutId,
+    },
+    Rewind {
+        to: String,
+        reply: Reply<()>,
+    },
+    Spec {
+        reply: Reply<protocol::SandboxSpec>,
     },
 }
 

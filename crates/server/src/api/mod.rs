@@ -1,5 +1,6 @@
 //! The routes, one file per noun.
 
+pub(crate) mod checkpoints;
 pub(crate) mod journal;
 pub(crate) mod ops;
 pub(crate) mod sandboxes;
@@ -29,6 +30,16 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
         )
         .route("/v1/sandboxes/{name}/start", post(sandboxes::start))
         .route("/v1/sandboxes/{name}/stop", post(sandboxes::stop))
+        .route(
+            "/v1/sandboxes/{name}/checkpoints",
+            get(checkpoints::list).post(checkpoints::take),
+        )
+        .route(
+            "/v1/sandboxes/{name}/checkpoints/{at}/label",
+            put(checkpoints::label),
+        )
+        .route("/v1/sandboxes/{name}/forks", post(checkpoints::fork))
+        .route("/v1/sandboxes/{name}/rewind", post(checkpoints::rewind))
         .route("/v1/sandboxes/{name}/journal", get(journal::read))
         .route("/v1/sandboxes/{name}/ops", get(ops::list))
         .route(

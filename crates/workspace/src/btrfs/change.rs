@@ -97,11 +97,14 @@ impl Btrfs {
             return Reference::Unknown;
         };
         let up = self.names.cut(&of, &cut).join("up");
-        // The name could have been given again after the cut was dropped; the uuid says which it was.
+        // The name could have been given again after the cut was dropped; the uuid says which it was. A fork's own copy of
+        // the cut is its sibling: both are snapshots of the same one.
         let same = open_dir(&self.names.cut(&of, &cut))
             .ok()
             .and_then(|cut| btrfs::info(as_fd(&cut)).ok())
-            .is_some_and(|info| info.uuid == own.parent_uuid);
+            .is_some_and(|info| {
+                own.parent_uuid == info.uuid || own.parent_uuid == info.parent_uuid
+            });
         if same {
             Reference::Cut(up)
         } else {

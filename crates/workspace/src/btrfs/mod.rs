@@ -199,6 +199,42 @@ impl Btrfs {
         })
     }
 
+    fn open_cut(&self, of: &WorkspaceId, cut: &CutId) -> Result<File> {
+        let source = self.names.cut(of, cut);
+        match File::open(&source) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(Error::NoCut {
+                workspace: of.clone(),
+                cut: cut.clone(),
+            }),
+            opened => opened.map_err(Error::io("open", &source)),
+        }
+    }
+
+    /// Makes a writable head of a cut; `from` names the cut it will be compared with.
+    fn make_from(&self, snapshot: &File, workspace: &WorkspaceId, from: &str) -> Result<()> {
+        let path = self.names.head(workspace);
+        let dir = open_dir(&self.names.heads())?;
+        btrfs::snapshot(
+            as_fd(snapshot),
+            as_fd(&dir),
+            workspace.as_str(),
+            Access::Writable,
+        )
+        .map_err(|e| Error::errno("restore to", &path, e))?;
+        let work = path.join("work");
+        // What an overlay left in its work directory belongs to the mount it was cut under. If a power cut undoes this, the
+        // next mount cleans it.
+        fs::remove_dir_all(&work).map_err(Error::io("empty", &work))?;
+        fs::create_dir(&work).map_err(Error::io("make the directory", &work))?;
+        rustix::fs::setxattr(
+            &path,
+            FROM_XATTR,
+            from.as_bytes(),
+            rustix::fs::XattrFlags::empty(),
+        )
+        .map_err(|e| Error::errno("mark", &path, e))
+    }
+
     fn remove_cuts(&self, workspace: &WorkspaceId) -> Result<()> {
         let dir = self.names.cuts_of(workspace);
         for cut in ids_in::<CutId>(&dir)? {
@@ -296,40 +332,44 @@ impl Pool for Btrfs {
     fn restore(&self, of: &WorkspaceId, cut: Option<&CutId>) -> Result<WorkspaceId> {
         let Some(cut) = cut else { return self.create() };
         self.check_disk()?;
-        let source = self.names.cut(of, cut);
-        let snapshot = match File::open(&source) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return Err(Error::NoCut {
-                    workspace: of.clone(),
-                    cut: cut.clone(),
-                });
-            }
-            opened => opened.map_err(Error::io("open", &source))?,
-        };
+        let snapshot = self.open_cut(of, cut)?;
         let workspace = new_workspace()?;
-        let dir = open_dir(&self.names.heads())?;
-        btrfs::snapshot(
-            as_fd(&snapshot),
-            as_fd(&dir),
-            workspace.as_str(),
-            Access::Writable,
-        )
-        .map_err(|e| Error::errno("restore", &source, e))?;
-        let path = self.names.head(&workspace);
-        let work = path.join("work");
-        // What an overlay left in its work directory belongs to the mount it was cut under. If a power cut undoes this, the
-        // next mount cleans it.
-        fs::remove_dir_all(&work).map_err(Error::io("empty", &work))?;
-        fs::create_dir(&work).map_err(Error::io("make the directory", &work))?;
-        let from = format!("{of}/{cut}");
-        rustix::fs::setxattr(
-            &path,
-            FROM_XATTR,
-            from.as_bytes(),
-            rustix::fs::XattrFlags::empty(),
-        )
-        .map_err(|e| Error::errno("mark", &path, e))?;
+        self.make_from(&snapshot, &workspace, &format!("{of}/{cut}"))?;
         Ok(workspace)
+    }
+
+    fn fork(&self, of: &WorkspaceId, cut: &CutId) -> Result<WorkspaceId> {
+        self.check_disk()?;
+        let snapshot = self.open_cut(of, cut)?;
+        let workspace = new_workspace()?;
+        let cuts = self.names.cuts_of(&workspace);
+        fs::create_dir(&cuts).map_err(Error::io("make the directory", &cuts))?;
+        let kept = || -> Result<()> {
+            let dir = open_dir(&cuts)?;
+            btrfs::snapshot(
+                as_fd(&snapshot),
+                as_fd(&dir),
+                cut.as_str(),
+                Access::ReadOnly,
+            )
+            .map_err(|e| Error::errno("keep a cut in", &cuts, e))
+        };
+        // Side by side, so that both are in one commit.
+        let (head, kept) = std::thread::scope(|scope| {
+            let kept = scope.spawn(kept);
+            let head = self.make_from(&snapshot, &workspace, &format!("{workspace}/{cut}"));
+            let kept = kept
+                .join()
+                .unwrap_or_else(|_| Err(Error::errno("keep a cut in", &cuts, Errno::IO)));
+            (head, kept)
+        });
+        match head.and(kept) {
+            Ok(()) => Ok(workspace),
+            Err(error) => {
+                self.remove(&workspace)?;
+                Err(error)
+            }
+        }
     }
 
     fn cut_path(&self, workspace: &WorkspaceId, cut: &CutId) -> PathBuf {
@@ -382,6 +422,22 @@ impl Pool for Btrfs {
             }
         }
         Ok(swept)
+    }
+
+    fn cost(&self, workspace: &WorkspaceId, cut: &CutId) -> Result<Option<u64>> {
+        let snapshot = self.open_cut(workspace, cut)?;
+        let path = self.names.cut(workspace, cut);
+        let look = |errno| Error::errno("look at", &path, errno);
+        let own = btrfs::info(as_fd(&snapshot)).map_err(look)?;
+        let mut before = None;
+        for other in ids_in::<CutId>(&self.names.cuts_of(workspace))? {
+            let made = btrfs::info(as_fd(&self.open_cut(workspace, &other)?)).map_err(look)?;
+            if made.made < own.made {
+                before = before.max(Some(made.made));
+            }
+        }
+        let bytes = btrfs::young_bytes(as_fd(&snapshot), before.unwrap_or(0)).map_err(look)?;
+        Ok(Some(bytes))
     }
 
     fn usage(&self) -> Result<Usage> {

@@ -196,49 +196,7 @@ impl Pool for Copy {
     }
 
     fn cut(&self, workspace: &WorkspaceId, cut: &CutId) -> Result<Option<Cut>> {
-        let head = self.head(workspace);
-        let mut head = head.lock().unwrap_or_else(PoisonError::into_inner);
-        let layout = self
-            .names
-            .layout(workspace)
-            .inspect_err(|_| self.forget(workspace))?;
-        let upper = Tree::open(layout.upper)?;
-        let at = self.base(workspace, &mut head)?;
-        // Without a readable manifest everything counts as changed.
-        let mut base = Manifest::read(&at)?.unwrap_or_default();
-        if self.unchanged(&upper, &at, &mut base)? {
-            return Ok(None);
-        }
-        let made = self.names.cut(workspace, cut);
-        let taken = || Error::CutExists {
-            workspace: workspace.clone(),
-            cut: cut.clone(),
-        };
-        if made.exists() {
-            return Err(taken());
-        }
-        let cuts = self.names.cuts_of(workspace);
-        fs::create_dir_all(&cuts).map_err(Error::io("make the directory", &cuts))?;
-        let scratch = self.scratch()?;
-        let content = self.content(&at, &base);
-        self.copy(&upper, &base, content.as_deref(), &scratch)?;
-        match scratch.become_dir(&made) {
-            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {
-                return Err(taken());
-            }
-            renamed => renamed?,
-        }
-        for dir in [&cuts, &self.names.cuts()] {
-            File::open(dir)
-                .and_then(|dir| dir.sync_all())
-                .map_err(Error::io("sync", dir))?;
-        }
-        failpoint::hit("mid_cut");
-        *head = Some(made.join(MANIFEST));
-        Ok(Some(Cut {
-            id: cut.clone(),
-            path: made.join("up"),
-        }))
+        self.take(workspace, cut, When::Changed)
     }
 
     fn restore(&self, of: &WorkspaceId, cut: Option<&CutId>) -> Result<WorkspaceId> {
@@ -293,6 +251,18 @@ impl Pool for Copy {
         Ok(workspace)
     }
 
+    fn fork(&self, of: &WorkspaceId, cut: &CutId) -> Result<WorkspaceId> {
+        let workspace = self.restore(of, Some(cut))?;
+        // Nothing is copied a second time: what is the same shares its files with the cut that it came from.
+        match self.take(&workspace, cut, When::Always) {
+            Ok(_) => Ok(workspace),
+            Err(error) => {
+                self.remove(&workspace)?;
+                Err(error)
+            }
+        }
+    }
+
     fn cut_path(&self, workspace: &WorkspaceId, cut: &CutId) -> PathBuf {
         self.names.cut(workspace, cut).join("up")
     }
@@ -345,12 +315,77 @@ impl Pool for Copy {
         Ok(swept)
     }
 
+    fn cost(&self, workspace: &WorkspaceId, cut: &CutId) -> Result<Option<u64>> {
+        let up = self.names.cut(workspace, cut).join("up");
+        if !up.is_dir() {
+            return Err(Error::NoCut {
+                workspace: workspace.clone(),
+                cut: cut.clone(),
+            });
+        }
+        // What it shares, and with whom, is in the link counts of all other cuts.
+        Ok(None)
+    }
+
     fn usage(&self) -> Result<Usage> {
         crate::gc::usage(&self.names)
     }
 }
 
+/// Whether a cut is taken of a head that its base already describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum When {
+    Changed,
+    Always,
+}
+
 impl Copy {
+    fn take(&self, workspace: &WorkspaceId, cut: &CutId, when: When) -> Result<Option<Cut>> {
+        let head = self.head(workspace);
+        let mut head = head.lock().unwrap_or_else(PoisonError::into_inner);
+        let layout = self
+            .names
+            .layout(workspace)
+            .inspect_err(|_| self.forget(workspace))?;
+        let upper = Tree::open(layout.upper)?;
+        let at = self.base(workspace, &mut head)?;
+        // Without a readable manifest everything counts as changed.
+        let mut base = Manifest::read(&at)?.unwrap_or_default();
+        if when == When::Changed && self.unchanged(&upper, &at, &mut base)? {
+            return Ok(None);
+        }
+        let made = self.names.cut(workspace, cut);
+        let taken = || Error::CutExists {
+            workspace: workspace.clone(),
+            cut: cut.clone(),
+        };
+        if made.exists() {
+            return Err(taken());
+        }
+        let cuts = self.names.cuts_of(workspace);
+        fs::create_dir_all(&cuts).map_err(Error::io("make the directory", &cuts))?;
+        let scratch = self.scratch()?;
+        let content = self.content(&at, &base);
+        self.copy(&upper, &base, content.as_deref(), &scratch)?;
+        match scratch.become_dir(&made) {
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {
+                return Err(taken());
+            }
+            renamed => renamed?,
+        }
+        for dir in [&cuts, &self.names.cuts()] {
+            File::open(dir)
+                .and_then(|dir| dir.sync_all())
+                .map_err(Error::io("sync", dir))?;
+        }
+        failpoint::hit("mid_cut");
+        *head = Some(made.join(MANIFEST));
+        Ok(Some(Cut {
+            id: cut.clone(),
+            path: made.join("up"),
+        }))
+    }
+
     /// Takes something out of the pool in one step, then removes it.
     fn discard(&self, path: &Path) -> Result<()> {
         let gone = self.names.tmp().join(new_workspace()?.as_str());

@@ -233,15 +233,50 @@ struct Search {
 }
 const TREE_SEARCH: libc::c_ulong = ioc(READ | WRITE, 17, size_of::<Search>());
 const INODE_ITEM: u32 = 1;
+const EXTENT_DATA: u32 = 108;
+const EXTENT_INLINE: u8 = 0;
 const ITEM_HEADER: usize = 32;
 
 /// Calls `see` with each inode of the subvolume that was changed in a transaction after `since`, as far as committed.
-///
-/// The kernel walks the tree blocks that are younger than `since`, so this costs what changed, not what is there.
 pub(crate) fn changed_inodes(
     fd: BorrowedFd<'_>,
     since: u64,
     mut see: impl FnMut(u64) -> ControlFlow<()>,
+) -> Result<(), Errno> {
+    young_items(fd, since, |inode, kind, item| {
+        // An inode item: its generation, then the transaction that changed it last.
+        if kind == INODE_ITEM && item.len() >= 16 && number(item, 8) > since {
+            return see(inode);
+        }
+        ControlFlow::Continue(())
+    })
+}
+
+/// Returns the bytes that file content written after `since` takes on disk in the subvolume.
+pub(crate) fn young_bytes(fd: BorrowedFd<'_>, since: u64) -> Result<u64, Errno> {
+    let mut bytes = 0;
+    young_items(fd, since, |_, kind, item| {
+        // A file extent: its transaction, its length in memory, four bytes of encoding, its type, then for one that is
+        // not inline where it lies on disk, none being a hole, and its length there.
+        if kind == EXTENT_DATA && item.len() >= 21 && number(item, 0) > since {
+            bytes += match item[20] {
+                EXTENT_INLINE => number(item, 8),
+                _ if item.len() >= 37 && number(item, 21) != 0 => number(item, 29),
+                _ => 0,
+            };
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(bytes)
+}
+
+/// Calls `see` with inode, kind and content of each item in tree blocks that are younger than `since`.
+///
+/// The kernel walks those blocks only, so this costs what changed, not what is there.
+fn young_items(
+    fd: BorrowedFd<'_>,
+    since: u64,
+    mut see: impl FnMut(u64, u32, &[u8]) -> ControlFlow<()>,
 ) -> Result<(), Errno> {
     let (mut inode, mut kind, mut offset) = (0_u64, 0_u32, 0_u64);
     loop {
@@ -279,12 +314,7 @@ pub(crate) fn changed_inodes(
             let Some((item, after)) = after.split_at_checked(len) else {
                 return Err(Errno::IO);
             };
-            // An inode item: its generation, then the transaction that changed it last.
-            if kind == INODE_ITEM
-                && item.len() >= 16
-                && number(item, 8) > since
-                && see(inode).is_break()
-            {
+            if see(inode, kind, item).is_break() {
                 return Ok(());
             }
             rest = after;

@@ -137,6 +137,42 @@ fn a_restored_head_is_a_new_one_with_the_old_content() {
 }
 
 #[test]
+fn a_fork_has_everything_whatever_becomes_of_its_source() {
+    World::each(|world| {
+        let source = world.pool.create().unwrap();
+        write(world.upper(&source).join("a"), "one");
+        let cut = world.cut(&source, "c1");
+        write(world.upper(&source).join("a"), "two");
+        let fork = world.pool.fork(&source, &cut).unwrap();
+        world.no_cut(&fork);
+        world.pool.remove(&source).unwrap();
+        let read = |path: std::path::PathBuf| fs::read_to_string(path.join("a")).unwrap();
+        assert_eq!(read(world.upper(&fork)), "one");
+        assert_eq!(read(world.pool.cut_path(&fork, &cut)), "one");
+        write(world.upper(&fork).join("a"), "three");
+        world.cut(&fork, "c2");
+        assert_eq!(read(world.pool.cut_path(&fork, &cut)), "one");
+        let again = world.pool.restore(&fork, Some(&cut)).unwrap();
+        assert_eq!(read(world.upper(&again)), "one");
+    });
+}
+
+#[test]
+fn a_restart_does_not_take_a_fork_for_changed() {
+    for world in std::iter::once(World::copy()).chain(World::btrfs()) {
+        let source = world.pool.create().unwrap();
+        write(world.upper(&source).join("a"), "one");
+        let cut = world.cut(&source, "c1");
+        let fork = world.pool.fork(&source, &cut).unwrap();
+        let world = world.reopened();
+        world.no_cut(&fork);
+        write(world.upper(&fork).join("a"), "two");
+        let world = world.reopened();
+        world.cut(&fork, "c2");
+    }
+}
+
+#[test]
 fn what_is_not_there_is_told_or_already_removed() {
     World::each(|world| {
         let (head, cut): (WorkspaceId, CutId) = ("nobody".parse().unwrap(), "c1".parse().unwrap());

@@ -1,0 +1,128 @@
+//! `durable checkpoint`
+
+use std::process::ExitCode;
+
+use hyper::Method;
+use protocol::api::{CheckpointView, TakeCheckpoint};
+use protocol::{ApiError, ErrorCode, SandboxName};
+
+use super::{Outcome, World, parse, print_json, print_line};
+
+/// Take a checkpoint of a sandbox's files as they are now; its processes go on.
+///
+/// One is also taken by itself whenever an operation ends that changed something. Those are thinned out in time (all of
+/// the latest stay, then one an hour, then one a day); one with a label is kept until `unlabel`.
+///
+/// Example: durable checkpoint ada --label before-refactor
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    /// The sandbox.
+    #[arg(required = true)]
+    name: Option<String>,
+    /// A name for it, under which it is kept for ever.
+    #[arg(long)]
+    label: Option<String>,
+}
+
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// List the checkpoints of a sandbox, oldest first.
+    Ls {
+        /// The sandbox.
+        name: String,
+    },
+    /// Give a checkpoint a name, under which it is kept for ever.
+    Label {
+        /// The sandbox.
+        name: String,
+        /// The checkpoint: its id, or a place in the journal.
+        at: String,
+        /// The name.
+        label: String,
+    },
+    /// Take a checkpoint's name off; it may be thinned out then.
+    Unlabel {
+        /// The sandbox.
+        name: String,
+        /// The checkpoint: its label or id.
+        at: String,
+    },
+}
+
+pub(crate) async fn run(args: Args, world: &World) -> Outcome {
+    match args.verb {
+        None => take(args.name.unwrap_or_default(), args.label, world).await,
+        Some(Verb::Ls { name }) => list(&name, world).await,
+        Some(Verb::Label { name, at, label }) => set(&name, &at, Some(label), world).await,
+        Some(Verb::Unlabel { name, at }) => set(&name, &at, None, world).await,
+    }
+}
+
+async fn take(name: String, label: Option<String>, world: &World) -> Outcome {
+    let name: SandboxName = parse(&name)?;
+    let path = format!("/v1/sandboxes/{name}/checkpoints");
+    let ask = TakeCheckpoint { label };
+    let view: CheckpointView = world.client.call(Method::POST, &path, &ask).await?;
+    if world.json {
+        print_json(&view)?;
+    } else {
+        print_line(view.id.as_str());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn set(name: &str, at: &str, label: Option<String>, world: &World) -> Outcome {
+    let name: SandboxName = parse(name)?;
+    if !at
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+    {
+        return Err(ApiError::new(
+            ErrorCode::NotFound,
+            format!("sandbox `{name}` has no checkpoint {at:?}"),
+        ));
+    }
+    let path = format!("/v1/sandboxes/{name}/checkpoints/{at}/label");
+    let ask = TakeCheckpoint { label };
+    world.client.call::<_, ()>(Method::PUT, &path, &ask).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(name: &str, world: &World) -> Outcome {
+    let name: SandboxName = parse(name)?;
+    let path = format!("/v1/sandboxes/{name}/checkpoints");
+    let views: Vec<CheckpointView> = world.client.get(&path).await?;
+    if world.json {
+        return views
+            .iter()
+            .try_for_each(print_json)
+            .map(|()| ExitCode::SUCCESS);
+    }
+    print_line("ID            SEQ      WHEN              COST  HOLDS  LASTS  LABEL");
+    for view in views {
+        let cost = view.cost_bytes.map_or_else(|| "-".to_owned(), super::bytes);
+        let notes = [
+            view.label.clone(),
+            view.current.then(|| "(current)".to_owned()),
+            view.abandoned.then(|| "(abandoned branch)".to_owned()),
+            (!view.quiet).then(|| "(operations were running)".to_owned()),
+        ];
+        let notes: Vec<String> = notes.into_iter().flatten().collect();
+        print_line(
+            format!(
+                "{:<12}  {:>5}  {:>12}  {cost:>9}  {:<5}  {:<5}  {}",
+                view.id.as_str(),
+                view.seq,
+                super::ago(view.at_ms),
+                view.holds,
+                view.durability,
+                notes.join(" ")
+            )
+            .trim_end(),
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}

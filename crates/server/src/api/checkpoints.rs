@@ -1,0 +1,85 @@
+//! Checkpoints, forks and rewinds of a sandbox.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use engine::Engine;
+use protocol::ApiError;
+use protocol::api::{CheckpointView, ForkSandbox, RewindSandbox, SandboxView, TakeCheckpoint};
+
+use super::sandboxes::{Grace, json};
+use crate::error::{Answer, parse};
+
+/// Takes a checkpoint of the files as they are now; processes go on. The last one where nothing changed since.
+#[utoipa::path(post, path = "/v1/sandboxes/{name}/checkpoints", params(("name" = String, Path)),
+    request_body = TakeCheckpoint, responses((status = 201, body = CheckpointView), (status = 400, body = ApiError),
+    (status = 404, body = ApiError), (status = 409, body = ApiError)))]
+pub(crate) async fn take(
+    State(engine): State<Arc<Engine>>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Answer<(StatusCode, Json<CheckpointView>)> {
+    let ask: TakeCheckpoint = json(&body)?;
+    let view = engine.get(&parse(&name)?)?.checkpoint(ask.label).await?;
+    Ok((StatusCode::CREATED, Json(view)))
+}
+
+/// Lists the checkpoints of a sandbox, oldest first.
+#[utoipa::path(get, path = "/v1/sandboxes/{name}/checkpoints", params(("name" = String, Path)), responses(
+    (status = 200, body = Vec<CheckpointView>), (status = 404, body = ApiError)))]
+pub(crate) async fn list(
+    State(engine): State<Arc<Engine>>,
+    Path(name): Path<String>,
+) -> Answer<Json<Vec<CheckpointView>>> {
+    Ok(Json(engine.get(&parse(&name)?)?.checkpoints().await?))
+}
+
+/// Gives a checkpoint a name; without one, takes the name off, so that it may be given back.
+#[utoipa::path(put, path = "/v1/sandboxes/{name}/checkpoints/{at}/label",
+    params(("name" = String, Path), ("at" = String, Path, description = "Its id, label or place in the journal.")),
+    request_body = TakeCheckpoint,
+    responses((status = 204), (status = 404, body = ApiError), (status = 409, body = ApiError)))]
+pub(crate) async fn label(
+    State(engine): State<Arc<Engine>>,
+    Path((name, at)): Path<(String, String)>,
+    body: Bytes,
+) -> Answer<StatusCode> {
+    let ask: TakeCheckpoint = json(&body)?;
+    engine.get(&parse(&name)?)?.label(at, ask.label).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Makes forks of a sandbox: all of them, or none.
+#[utoipa::path(post, path = "/v1/sandboxes/{name}/forks", params(("name" = String, Path)),
+    request_body = ForkSandbox, responses((status = 201, body = Vec<SandboxView>), (status = 400, body = ApiError),
+    (status = 404, body = ApiError), (status = 409, body = ApiError)))]
+pub(crate) async fn fork(
+    State(engine): State<Arc<Engine>>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Answer<(StatusCode, Json<Vec<SandboxView>>)> {
+    let forks = engine.fork(&parse(&name)?, json(&body)?).await?;
+    let mut views = Vec::with_capacity(forks.len());
+    for fork in forks {
+        views.push(fork.view().await?);
+    }
+    Ok((StatusCode::CREATED, Json(views)))
+}
+
+/// Ends every process and puts files and journal position back together. What came after stays readable.
+#[utoipa::path(post, path = "/v1/sandboxes/{name}/rewind", params(("name" = String, Path), Grace),
+    request_body = RewindSandbox, responses((status = 200, body = SandboxView), (status = 404, body = ApiError)))]
+pub(crate) async fn rewind(
+    State(engine): State<Arc<Engine>>,
+    Path(name): Path<String>,
+    Query(grace): Query<Grace>,
+    body: Bytes,
+) -> Answer<Json<SandboxView>> {
+    let ask: RewindSandbox = json(&body)?;
+    let handle = engine.get(&parse(&name)?)?;
+    handle.rewind(ask.to, grace.grace_ms).await?;
+    Ok(Json(handle.view().await?))
+}
