@@ -173,6 +173,9 @@ impl Engine {
         let spec = SandboxSpec {
             name: ask.name.clone(),
             image: ask.image,
+            image_digest: None,
+            user: None,
+            command: Vec::new(),
             limits: ask.limits,
             on_crash: ask.on_crash,
             env: ask.env,

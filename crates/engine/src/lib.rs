@@ -19,7 +19,9 @@ mod session;
 mod shared;
 pub mod spool;
 pub mod state;
+mod trees;
 
 pub use engine::{Engine, Recovery};
 pub use sandbox::{Attached, Handle, Held, Place, Progress, StdinState};
 pub use shared::{Config, Shared};
+pub use trees::{Compared, Side};

@@ -349,9 +349,31 @@ async fn helper(
     args: &[&str],
     input: Option<Vec<u8>>,
 ) -> Result<(bool, Vec<u8>, String), ApiError> {
-    let id: OpId = format!("~{what}-{:012x}", rand::random::<u64>() >> 16)
+    let input = input.map_or(Input::None, |bytes| Input::Bytes(bytes.into()));
+    run_helper(handle, helper_id(what)?, args, input, Replay::Safe).await
+}
+
+/// What a helper reads.
+pub(crate) enum Input {
+    None,
+    Bytes(Bytes),
+    File(std::fs::File),
+}
+
+pub(crate) fn helper_id(what: &str) -> Result<OpId, ApiError> {
+    format!("~{what}-{:012x}", rand::random::<u64>() >> 16)
         .parse()
-        .map_err(|e| error::internal("no operation id", &e))?;
+        .map_err(|e| error::internal("no operation id", &e))
+}
+
+/// Runs a helper under an id; returns whether it succeeded, its stdout and its stderr.
+pub(crate) async fn run_helper(
+    handle: &Handle,
+    id: OpId,
+    args: &[&str],
+    input: Input,
+    replay: Replay,
+) -> Result<(bool, Vec<u8>, String), ApiError> {
     let argv = [protocol::paths::BIN, "__box"]
         .iter()
         .chain(args)
@@ -364,13 +386,15 @@ async fn helper(
         user: None,
         timeout_ms: None,
         tty: None,
-        stdin: input.is_some(),
-        replay: Replay::Safe,
+        stdin: !matches!(input, Input::None),
+        replay,
         role: Role::Internal,
     };
     let mut attached = handle.exec(id.clone(), spec, Origin::Daemon).await?;
-    if let Some(input) = input {
-        feed(handle, &mut attached, Bytes::from(input)).await?;
+    match input {
+        Input::None => {}
+        Input::Bytes(bytes) => feed(handle, &mut attached, bytes).await?,
+        Input::File(file) => feed_file(handle, &mut attached, file).await?,
     }
     let view = attached.settled().await?;
     let dir = handle.state_dir();
@@ -421,6 +445,45 @@ pub(crate) async fn feed(
             return Ok(());
         }
         at = end;
+    }
+}
+
+/// Sends a whole file and the end of input, waiting for room; no more of it is in memory than one chunk.
+pub(crate) async fn feed_file(
+    handle: &Handle,
+    attached: &mut Attached,
+    file: std::fs::File,
+) -> Result<(), ApiError> {
+    use tokio::io::AsyncReadExt as _;
+    let unreadable = |e: std::io::Error| error::internal("the input is not readable", &e);
+    let id = attached.view.id.clone();
+    let mut file = tokio::fs::File::from_std(file);
+    let mut at = 0_u64;
+    loop {
+        let mut chunk = Vec::with_capacity(protocol::control::MAX_STDIN_CHUNK);
+        let limit = protocol::control::MAX_STDIN_CHUNK as u64;
+        (&mut file)
+            .take(limit)
+            .read_to_end(&mut chunk)
+            .await
+            .map_err(unreadable)?;
+        let last = chunk.is_empty();
+        let end = at + chunk.len() as u64;
+        handle
+            .stdin(id.clone(), Offset(at), chunk.into(), last)
+            .await?;
+        if last {
+            return Ok(());
+        }
+        at = end;
+        let state = attached
+            .stdin
+            .wait_for(|s| s.closed || s.offset >= Offset(end))
+            .await
+            .map_err(|_| ApiError::new(ErrorCode::Unavailable, "the sandbox was let go"))?;
+        if state.closed {
+            return Ok(());
+        }
     }
 }
 

@@ -119,6 +119,12 @@ pub trait Level: Send + Sync {
     /// What could not be removed.
     fn sweep(&self, live: &[Running]) -> Result<Swept, Error>;
 
+    /// Returns the directory that an image's workspaces are written over, for reading.
+    ///
+    /// # Errors
+    /// An image that is not there.
+    fn lower(&self, image: &Image) -> Result<PathBuf, Error>;
+
     /// Says what this machine can and cannot do.
     fn doctor(&self) -> Vec<Check>;
 }

@@ -153,6 +153,104 @@ pub struct RewindSandbox {
     pub to: String,
 }
 
+/// One path that differs between two places.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ChangeView {
+    /// From the root of the sandbox, without a slash in front. Where it is no UTF-8, every odd byte is `\xNN`.
+    pub path: String,
+    /// `added`, `deleted`, `modified` or `renamed`.
+    pub status: String,
+    /// Where a renamed one was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// `file`, `directory`, `symlink` and so on: what it is, or was.
+    pub kind: String,
+    /// In what the two differ: `content`, `type`, `mode`, `owner`, `target`, `device`, `xattrs`. Empty for what is new or gone.
+    pub what: Vec<String>,
+    /// Permission bits after, or before of one that is gone.
+    pub mode: u32,
+    /// Bytes before; none where it was not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_before: Option<u64>,
+    /// Bytes after; none where it is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_after: Option<u64>,
+}
+
+/// Brings files of one sandbox into another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ComposeSandbox {
+    /// `NAME`, or `NAME@PLACE` with a checkpoint's id or label or a place in its journal.
+    pub from: String,
+    /// Only what is below these paths; all where empty.
+    #[serde(default)]
+    pub paths: Vec<String>,
+    /// `merge` (the default) applies nothing where both changed the same; `ours` and `theirs` take one side there.
+    #[serde(default)]
+    pub strategy: Option<String>,
+    /// Tells what would be done and does nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What a compose did, or would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ComposeView {
+    /// Whether the files are in the sandbox now.
+    pub applied: bool,
+    /// The operation that wrote them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op: Option<OpId>,
+    /// The checkpoint before it, to go back to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<CutId>,
+    /// Every path that is written or removed.
+    pub actions: Vec<ActionView>,
+    /// Where both changed the same.
+    pub conflicts: Vec<ConflictView>,
+}
+
+/// One thing that a compose does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ActionView {
+    /// Which path.
+    pub path: String,
+    /// `put`, `merge` or `delete`.
+    pub action: String,
+}
+
+/// One path that both sandboxes changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ConflictView {
+    /// Which path.
+    pub path: String,
+    /// What is at odds.
+    pub kind: String,
+    /// The text with both sides marked, where it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
+/// Which operation last changed a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct BlameView {
+    /// Which path.
+    pub path: String,
+    /// The first checkpoint that has it as it is now; none where it is the image's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<CutId>,
+    /// When that was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_ms: Option<UnixMillis>,
+    /// The operations that ended with it: one, unless several ended at once or checkpoints between were given back.
+    pub ops: Vec<OpView>,
+    /// Operations that were running meanwhile and may have done it instead.
+    pub running: Vec<OpId>,
+    /// The source, where a fork had it from the start: ask there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<ForkedFrom>,
+}
+
 /// How far an operation is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]

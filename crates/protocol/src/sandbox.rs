@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{IdError, SandboxName};
 
-/// The read-only root that a sandbox starts from. Written `host` or `dir:PATH`.
+/// The read-only root that a sandbox starts from. Written `host`, `dir:PATH`, `oci:REF`, `oci-archive:FILE` or
+/// `docker-archive:FILE`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Image {
@@ -17,6 +18,12 @@ pub enum Image {
     Host,
     /// An unpacked root file system.
     Dir(PathBuf),
+    /// An image in a registry, such as `debian:12` or `ghcr.io/a/b@sha256:…`.
+    Oci(String),
+    /// An OCI image layout in a tar file.
+    OciArchive(PathBuf),
+    /// What `docker save` writes.
+    DockerArchive(PathBuf),
 }
 
 // In JSON it is the text form, which a derived schema would not say.
@@ -39,8 +46,21 @@ impl FromStr for Image {
         match text.split_once(':') {
             None if text == "host" => Ok(Self::Host),
             Some(("dir", path)) if path.starts_with('/') => Ok(Self::Dir(PathBuf::from(path))),
-            Some(("dir", _)) => Err(bad("the path after `dir:` must be absolute")),
-            _ => Err(bad("use `host` or `dir:PATH`")),
+            Some(("oci-archive", path)) if path.starts_with('/') => {
+                Ok(Self::OciArchive(PathBuf::from(path)))
+            }
+            Some(("docker-archive", path)) if path.starts_with('/') => {
+                Ok(Self::DockerArchive(PathBuf::from(path)))
+            }
+            Some(("dir" | "oci-archive" | "docker-archive", _)) => {
+                Err(bad("the path after the colon must be absolute"))
+            }
+            Some(("oci", reference)) if !reference.is_empty() => {
+                Ok(Self::Oci(reference.to_owned()))
+            }
+            _ => Err(bad(
+                "use `host`, `dir:PATH`, `oci:REF`, `oci-archive:FILE` or `docker-archive:FILE`",
+            )),
         }
     }
 }
@@ -63,6 +83,9 @@ impl fmt::Display for Image {
         match self {
             Self::Host => f.write_str("host"),
             Self::Dir(path) => write!(f, "dir:{}", path.display()),
+            Self::Oci(reference) => write!(f, "oci:{reference}"),
+            Self::OciArchive(path) => write!(f, "oci-archive:{}", path.display()),
+            Self::DockerArchive(path) => write!(f, "docker-archive:{}", path.display()),
         }
     }
 }
@@ -110,6 +133,15 @@ pub struct SandboxSpec {
     pub name: SandboxName,
     /// Where its root comes from.
     pub image: Image,
+    /// The digest of the image's manifest, where it has one: the same bytes for ever, whatever its name means later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_digest: Option<String>,
+    /// Who operations run as that name nobody: the image's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// What an operation runs that names no command: the image's entrypoint and command.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
     /// What it may use.
     #[serde(default)]
     pub limits: Limits,

@@ -3,7 +3,7 @@
 use axum::Json;
 use utoipa::OpenApi as _;
 
-use crate::api::{checkpoints, journal, ops, sandboxes, sessions};
+use crate::api::{checkpoints, journal, ops, sandboxes, sessions, trees};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -24,6 +24,9 @@ use crate::api::{checkpoints, journal, ops, sandboxes, sessions};
         checkpoints::label,
         checkpoints::fork,
         checkpoints::rewind,
+        trees::diff,
+        trees::compose,
+        trees::blame,
         journal::read,
         ops::list,
         ops::exec,

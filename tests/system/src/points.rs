@@ -21,6 +21,8 @@ pub const ALL: &[&str] = &[
     "sup_starting",
     "sup_exited",
     "sup_settled",
+    "before_rewound",
+    "after_rewound",
 ];
 
 /// A process that stands at a place. Dropped, it is let go on.

@@ -5,6 +5,7 @@
 use std::io::Write as _;
 
 mod bad;
+mod branches;
 mod exec;
 mod files;
 mod journal;

@@ -244,9 +244,20 @@ fn unpack(chunks: std::sync::mpsc::Receiver<Bytes>, to: &Path, into: bool) -> st
         if let Some(above) = at.parent() {
             std::fs::create_dir_all(above)?;
         }
+        if kind.is_file() && is_special(&at) {
+            // `cp` writes into a device; to put a file in its place would take it from everybody.
+            let mut device = std::fs::OpenOptions::new().write(true).open(&at)?;
+            std::io::copy(&mut entry, &mut device)?;
+            continue;
+        }
         entry.unpack(&at)?;
     }
     Ok(())
+}
+
+/// Whether a device, a pipe or a socket is there.
+fn is_special(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 
 /// Refuses to write through a symbolic link that an earlier entry made.

@@ -68,18 +68,21 @@ impl Shape {
     }
 
     fn image(&self) -> Result<Image, ApiError> {
-        match self.image.strip_prefix("dir:") {
-            // The daemon has another working directory.
-            Some(path) if !path.is_empty() => {
-                let path = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
-                Ok(Image::Dir(path))
-            }
-            _ => self
-                .image
-                .parse()
-                .map_err(|e: protocol::IdError| ApiError::new(ErrorCode::Invalid, e.to_string())),
-        }
+        image(&self.image)
     }
+}
+
+/// Reads an image; a relative path becomes absolute, for the daemon has another working directory.
+pub(super) fn image(text: &str) -> Result<Image, ApiError> {
+    let text = match text.split_once(':') {
+        Some((scheme @ ("dir" | "oci-archive" | "docker-archive"), path)) if !path.is_empty() => {
+            let path = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
+            format!("{scheme}:{}", path.display())
+        }
+        _ => text.to_owned(),
+    };
+    text.parse()
+        .map_err(|e: protocol::IdError| ApiError::new(ErrorCode::Invalid, e.to_string()))
 }
 
 /// Reads `512`, `64K`, `512M`, `2G`, `1T` as bytes.

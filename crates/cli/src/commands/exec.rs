@@ -51,7 +51,7 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
-fn seconds(text: &str) -> Result<u64, String> {
+pub(super) fn seconds(text: &str) -> Result<u64, String> {
     let seconds: f64 = text
         .parse()
         .map_err(|_| format!("`{text}` is no number of seconds"))?;

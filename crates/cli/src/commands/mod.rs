@@ -1,15 +1,19 @@
 //! The command line: one file a command, its arguments and its help in it.
 
 mod attach;
+mod blame;
 mod checkpoint;
+mod compose;
 mod cp;
 mod create;
+mod diff;
 mod doctor;
 mod exec;
 mod fork;
 mod harness;
 mod log;
 mod op;
+mod probe;
 mod ps;
 mod read;
 mod rewind;
@@ -63,6 +67,10 @@ enum Command {
     Checkpoint(checkpoint::Args),
     Fork(fork::Args),
     Rewind(rewind::Args),
+    Diff(diff::Args),
+    Compose(compose::Args),
+    Blame(blame::Args),
+    Probe(probe::Args),
     Stop(stop::Args),
     Rm(rm::Args),
     Harness(harness::Args),
@@ -139,6 +147,10 @@ async fn dispatch(command: Command, world: &World) -> Outcome {
         Command::Checkpoint(args) => checkpoint::run(args, world).await,
         Command::Fork(args) => fork::run(args, world).await,
         Command::Rewind(args) => rewind::run(args, world).await,
+        Command::Diff(args) => diff::run(args, world).await,
+        Command::Compose(args) => compose::run(args, world).await,
+        Command::Blame(args) => blame::run(args, world).await,
+        Command::Probe(args) => Box::pin(probe::run(args, world)).await,
         Command::Stop(args) => stop::run(args, world).await,
         Command::Rm(args) => rm::run(args, world).await,
         Command::Harness(args) => harness::run(args, world).await,
@@ -212,6 +224,18 @@ fn print_json<T: Serialize>(answer: &T) -> Result<(), ApiError> {
     json.push(b'\n');
     print(&json);
     Ok(())
+}
+
+/// Writes text so that it can stand in an address.
+fn percent(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
+                char::from(byte).to_string()
+            }
+            other => format!("%{other:02X}"),
+        })
+        .collect()
 }
 
 /// Writes a number of bytes for people.

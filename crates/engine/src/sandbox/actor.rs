@@ -437,6 +437,14 @@ impl Sandbox {
                 let spec = self.state.spec.clone();
                 answer(turn, reply, Ok(spec));
             }
+            Request::Parent { reply } => {
+                let parent = self.state.parent.clone();
+                answer(turn, reply, Ok(parent));
+            }
+            Request::Cuts { reply } => {
+                let cuts = self.cuts_with_ops();
+                answer(turn, reply, Ok(cuts));
+            }
             Request::OpenShimOps { reply } => {
                 let open = self.state.open.iter().filter(|id| {
                     self.state

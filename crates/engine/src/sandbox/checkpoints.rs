@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use protocol::api::CheckpointView;
-use protocol::{ApiError, CutId, ErrorCode, Event, SandboxName, Seq, WorkspaceId};
+use protocol::{ApiError, CutId, ErrorCode, Event, OpId, SandboxName, Seq, WorkspaceId};
 
 use super::actor::{Done, Phase, Sandbox, Turn, answer};
 use super::{Handle, Reply, Request};
-use crate::state::Cut;
-use crate::{branch, error};
+use crate::state::{Cut, OpState};
+use crate::trees::Ops;
+use crate::{branch, error, trees};
 
 /// The word for the workspace as it was created.
 const START: &str = "start";
@@ -232,6 +233,33 @@ impl Sandbox {
         };
         let cuts = self.state.cuts.iter();
         cuts.map(|cut| (cut.clone(), view(cut))).collect()
+    }
+
+    /// Lists every cut with the operations that may have changed what is in it and not in the one before.
+    pub(super) fn cuts_with_ops(&self) -> Vec<(Cut, Ops)> {
+        let cuts = self.state.cuts.iter().cloned().collect();
+        let mut ended: Vec<(Seq, OpId)> = Vec::new();
+        for (id, op) in &self.state.ops {
+            // One that settled without a cut changed nothing.
+            if let OpState::Settled {
+                at, cut: Some(_), ..
+            } = &op.state
+            {
+                ended.push((*at, id.clone()));
+            }
+        }
+        ended.sort();
+        let open_at = |place: Seq| {
+            let open = self.state.ops.iter().filter(|(_, op)| {
+                let ended = match &op.state {
+                    OpState::Settled { at, .. } => *at,
+                    OpState::Intended { .. } | OpState::Running { .. } => Seq(u64::MAX),
+                };
+                op.intent < place && ended > place
+            });
+            open.map(|(id, _)| id.clone()).collect::<Vec<_>>()
+        };
+        trees::ops_of_cuts(cuts, &ended, open_at)
     }
 
     pub(super) fn set_label(

@@ -177,6 +177,12 @@ pub(crate) enum Request {
     Spec {
         reply: Reply<protocol::SandboxSpec>,
     },
+    Parent {
+        reply: Reply<Option<crate::state::Parent>>,
+    },
+    Cuts {
+        reply: Reply<Vec<(crate::state::Cut, crate::trees::Ops)>>,
+    },
 }
 
 /// Asks one sandbox's task. Cheap to clone.

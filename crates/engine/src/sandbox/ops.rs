@@ -109,11 +109,14 @@ impl Sandbox {
                 .or_insert_with(|| "xterm-256color".to_owned());
         }
         env.extend(spec.env.clone());
+        // Helpers of ours need every right on the files; they are ours, not the image's.
+        let default = defaults.user.clone().filter(|_| spec.role != Role::Internal);
+        let user = spec.user.clone().or(default);
         RunSpec {
             argv: spec.argv.clone(),
             cwd: spec.cwd.clone().unwrap_or_else(|| defaults.cwd.clone()),
             env,
-            user: spec.user.clone(),
+            user,
             timeout_ms: spec.timeout_ms,
             tty: spec.tty,
             stdin: spec.stdin,

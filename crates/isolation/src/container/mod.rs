@@ -31,6 +31,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use protocol::Image;
+
 use crate::{Check, Error, Level, Running, StartSpec, Swept};
 use cgroup::{Cgroups, Group};
 use launch::{Launcher, Program};
@@ -168,6 +170,16 @@ impl Level for Container {
             swept.directories = host_image::sweep(&self.data)?;
         }
         Ok(swept)
+    }
+
+    fn lower(&self, image: &Image) -> Result<PathBuf, Error> {
+        match image {
+            Image::Host => host_image::prepare(&self.data),
+            Image::Dir(path) => plan::find(path, "image"),
+            Image::Oci(_) | Image::OciArchive(_) | Image::DockerArchive(_) => {
+                Err(plan::packed(image))
+            }
+        }
     }
 
     fn doctor(&self) -> Vec<Check> {

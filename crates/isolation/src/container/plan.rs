@@ -80,6 +80,9 @@ impl Plan {
                 (host_image::prepare(data)?, host_image::trees(&hidden)?)
             }
             Image::Dir(path) => (image_directory(path, &[&upper, &work, &state])?, Vec::new()),
+            Image::Oci(_) | Image::OciArchive(_) | Image::DockerArchive(_) => {
+                return Err(packed(&spec.image));
+            }
         };
         let tree = |source, place, owners| Tree {
             source,
@@ -136,6 +139,14 @@ fn image_directory(path: &Path, hidden: &[&Path]) -> Result<PathBuf, Error> {
             inside.display()
         ))),
         None => Ok(found),
+    }
+}
+
+/// Images are unpacked by whoever starts a sandbox; this level knows directories.
+pub(super) fn packed(image: &Image) -> Error {
+    Error::Image {
+        path: PathBuf::from(image.to_string()),
+        why: "it is not unpacked".to_owned(),
     }
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod journal;
 pub(crate) mod ops;
 pub(crate) mod sandboxes;
 pub(crate) mod sessions;
+pub(crate) mod trees;
 
 use std::sync::Arc;
 
@@ -39,6 +40,9 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
             put(checkpoints::label),
         )
         .route("/v1/sandboxes/{name}/forks", post(checkpoints::fork))
+        .route("/v1/diff", get(trees::diff))
+        .route("/v1/sandboxes/{name}/compose", post(trees::compose))
+        .route("/v1/sandboxes/{name}/blame", get(trees::blame))
         .route("/v1/sandboxes/{name}/rewind", post(checkpoints::rewind))
         .route("/v1/sandboxes/{name}/journal", get(journal::read))
         .route("/v1/sandboxes/{name}/ops", get(ops::list))

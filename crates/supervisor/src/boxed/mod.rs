@@ -1,5 +1,6 @@
 //! `durable __box`: moves files in and out of a sandbox from the inside, as an ordinary operation with that user's rights.
 
+mod apply;
 mod file;
 mod tar_in;
 mod tar_out;
@@ -28,8 +29,7 @@ pub(crate) enum Error {
     Usage(&'static str),
 }
 
-const USAGE: &str =
-    "usage: __box tar-out PATH | tar-in DIR | read PATH | write PATH [--mode OCTAL] | remove PATH";
+const USAGE: &str = "usage: __box tar-out PATH | tar-in DIR | apply DIR | read PATH | write PATH [--mode OCTAL] | remove PATH";
 
 /// Exit codes: done, failed, called wrongly.
 const DONE: i32 = 0;
@@ -67,6 +67,10 @@ fn run(args: &[OsString]) -> Result<(), Error> {
             BufWriter::with_capacity(256 << 10, io::stdout().lock()),
         ),
         [verb, dir] if *verb == "tar-in" => tar_in::unpack(
+            Path::new(dir),
+            BufReader::with_capacity(256 << 10, io::stdin().lock()),
+        ),
+        [verb, dir] if *verb == "apply" => apply::apply(
             Path::new(dir),
             BufReader::with_capacity(256 << 10, io::stdin().lock()),
         ),

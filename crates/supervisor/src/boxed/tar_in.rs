@@ -9,14 +9,30 @@ use tar::{Archive, EntryType};
 use super::{Error, failed};
 use crate::words::quoted;
 
+/// Whose files it becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owners {
+    /// The caller's.
+    Caller,
+    /// Those that the stream names, extended attributes with them.
+    Stream,
+}
+
 /// Unpacks `input` into `dir`, which is created if need be. Existing files are replaced. Owners are those of the caller.
-pub(super) fn unpack(dir: &Path, mut input: impl Read) -> Result<(), Error> {
+pub(super) fn unpack(dir: &Path, input: impl Read) -> Result<(), Error> {
+    unpack_as(dir, input, Owners::Caller)
+}
+
+/// Unpacks as `owners` says. What an entry marks as deleted is removed, with all below it.
+pub(super) fn unpack_as(dir: &Path, mut input: impl Read, owners: Owners) -> Result<(), Error> {
     fs::create_dir_all(dir).map_err(failed("create directory", dir))?;
     let dir = fs::canonicalize(dir).map_err(failed("open directory", dir))?;
     let mut archive = Archive::new(&mut input);
     archive.set_preserve_permissions(true);
     archive.set_preserve_mtime(true);
     archive.set_overwrite(true);
+    archive.set_preserve_ownerships(owners == Owners::Stream);
+    archive.set_unpack_xattrs(owners == Owners::Stream);
     let broken = |e| Error::Stream("read the archive", e);
     // Directories get their modes last: one that may not be written must still be filled.
     let mut directories = Vec::new();
@@ -24,6 +40,10 @@ pub(super) fn unpack(dir: &Path, mut input: impl Read) -> Result<(), Error> {
         let mut entry = entry.map_err(broken)?;
         let path = entry.path().map_err(broken)?.into_owned();
         check(&path)?;
+        if owners == Owners::Stream && super::apply::is_deletion(&mut entry).map_err(broken)? {
+            super::apply::remove(&dir, &path)?;
+            continue;
+        }
         let kind = entry.header().entry_type();
         if kind == EntryType::Link {
             let target = entry.link_name().map_err(broken)?.unwrap_or_default();

@@ -1,0 +1,238 @@
+//! Bringing one sandbox's changes into another, and who changed a file.
+//!
+//! Both look at cuts alone. Only applying a compose writes, and that is an operation inside the sandbox like any other.
+
+use std::fs::File;
+use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
+
+use protocol::api::{ActionView, BlameView, ComposeSandbox, ComposeView, ConflictView, ForkedFrom};
+use protocol::{ApiError, ErrorCode, OpId, Replay, SandboxName};
+use tree::View;
+
+use crate::engine::Engine;
+use crate::error;
+use crate::sandbox::{Handle, Request};
+use crate::session::{Input, helper_id, run_helper};
+use crate::state::{Cut, Parent};
+use crate::trees::{Ops, Side, blocking, ignored, inside, text, unreadable};
+
+impl Engine {
+    /// Brings what `from` changed since the two parted into a sandbox: all of it, or nothing where both changed the same.
+    ///
+    /// # Errors
+    /// `invalid` where the two have no checkpoint in common; `not_found` for a sandbox or a place.
+    pub async fn compose(
+        &self,
+        into: &SandboxName,
+        ask: ComposeSandbox,
+    ) -> Result<ComposeView, ApiError> {
+        let strategy = strategy(ask.strategy.as_deref())?;
+        let theirs = self.side(&ask.from).await?;
+        let handle = self.get(into)?;
+        let held = handle.hold(None).await?;
+        let ours = self.side_of(handle, held).await?;
+        if theirs.spec.image != ours.spec.image {
+            let message = format!(
+                "`{}` and `{into}` do not stand on the same image",
+                theirs.handle.name
+            );
+            return Err(ApiError::new(ErrorCode::Invalid, message));
+        }
+        let base = self.common(&theirs, &ours).await?;
+        let options = tree::MergeOptions {
+            paths: ask.paths.iter().map(|path| inside(&ours.spec, path)).collect(),
+            strategy,
+            ignore: ignored(),
+        };
+        let (b, o, t) = (base.view.clone(), ours.view.clone(), theirs.view.clone());
+        let (merge, mut stream) = blocking(move || {
+            let merge = tree::merge(&b, &o, &t, &options).map_err(|e| unreadable(&e))?;
+            let mut file = tempfile::tempfile()
+                .map_err(|e| error::internal("no room for the changes", &e))?;
+            let mut out = BufWriter::new(&mut file);
+            tree::write_actions(&merge, &t, &mut out).map_err(|e| unreadable(&e))?;
+            out.flush()
+                .map_err(|e| error::internal("no room for the changes", &e))?;
+            drop(out);
+            Ok((merge, file))
+        })
+        .await?;
+        let mut view = ComposeView {
+            applied: false,
+            op: None,
+            before: ours.held.place.cut.as_ref().map(|(_, cut)| cut.clone()),
+            actions: merge.actions.iter().map(action_view).collect(),
+            conflicts: merge.conflicts.iter().map(conflict_view).collect(),
+        };
+        if ask.dry_run || !view.conflicts.is_empty() || view.actions.is_empty() {
+            return Ok(view);
+        }
+        stream
+            .seek(SeekFrom::Start(0))
+            .map_err(|e| error::internal("the changes are not readable", &e))?;
+        view.op = Some(apply(&ours.handle, stream).await?);
+        view.applied = true;
+        Ok(view)
+    }
+
+    /// Finds the files as they were when two sandboxes parted.
+    async fn common(&self, one: &Side, other: &Side) -> Result<Side, ApiError> {
+        let parent = async |side: &Side| side.handle.ask(|reply| Request::Parent { reply }).await;
+        let (p, q) = (parent(one).await?, parent(other).await?);
+        let is_from = |parent: &Option<Parent>, side: &Side| {
+            parent.as_ref().is_some_and(|p| p.id == side.handle.id)
+        };
+        // A fork keeps a copy of the cut that it started from, whatever became of its source.
+        let holder = match (&p, &q) {
+            _ if one.handle.id == other.handle.id => {
+                let earlier = if one.held.place.at <= other.held.place.at {
+                    one
+                } else {
+                    other
+                };
+                let at = earlier.held.place.at;
+                let held = earlier.handle.hold(Some(at.to_string())).await?;
+                return self.side_of(earlier.handle.clone(), held).await;
+            }
+            _ if is_from(&p, other) => one,
+            _ if is_from(&q, one) => other,
+            (Some(p), Some(q)) if p.id == q.id && p.at <= q.at => one,
+            (Some(p), Some(q)) if p.id == q.id => other,
+            _ => {
+                let message = format!(
+                    "`{}` and `{}` have no checkpoint in common",
+                    one.handle.name, other.handle.name
+                );
+                return Err(ApiError::new(ErrorCode::Invalid, message)
+                    .hint("one must be a fork of the other, or both forks of the same sandbox"));
+            }
+        };
+        let held = holder.handle.hold(Some("start".to_owned())).await?;
+        self.side_of(holder.handle.clone(), held).await
+    }
+
+    /// Finds the operation that last changed a path.
+    ///
+    /// # Errors
+    /// `not_found` where nothing is and was at the path.
+    pub async fn blame(&self, name: &SandboxName, path: &str) -> Result<BlameView, ApiError> {
+        let now = self.side(name.as_str()).await?;
+        let handle = now.handle.clone();
+        let inside = inside(&now.spec, path);
+        let mut cuts = handle.ask(|reply| Request::Cuts { reply }).await?;
+        cuts.retain(|(cut, _)| !cut.abandoned);
+        let parent = handle.ask(|reply| Request::Parent { reply }).await?;
+        let (pool, lower) = (self.shared().pool.clone(), now.view.lower.clone());
+        let of = path.to_owned();
+        let found = blocking(move || {
+            let view = |cut: Option<&Cut>| View {
+                upper: cut.map(|cut| pool.cut_path(&cut.workspace, &cut.id)),
+                lower: lower.clone(),
+            };
+            last_change(&cuts, &inside, view, &of)
+        })
+        .await?;
+        drop(now);
+        let mut blame = BlameView {
+            path: path.to_owned(),
+            cut: None,
+            at_ms: None,
+            ops: Vec::new(),
+            running: Vec::new(),
+            forked_from: None,
+        };
+        let Some((cut, ops)) = found else {
+            return Ok(blame);
+        };
+        if let Some(parent) = parent.filter(|parent| parent.cut.as_ref() == Some(&cut.id)) {
+            blame.forked_from = Some(ForkedFrom {
+                name: parent.name,
+                at: parent.at,
+                cut: parent.cut,
+            });
+        }
+        for op in ops.ended {
+            blame.ops.push(handle.attach(op).await?.view);
+        }
+        blame.running = ops.running;
+        blame.cut = Some(cut.id);
+        blame.at_ms = Some(cut.at_ms);
+        Ok(blame)
+    }
+}
+
+fn last_change(
+    cuts: &[(Cut, Ops)],
+    path: &[u8],
+    view: impl Fn(Option<&Cut>) -> View,
+    told: &str,
+) -> Result<Option<(Cut, Ops)>, ApiError> {
+    let mut known = false;
+    for (index, (cut, ops)) in cuts.iter().enumerate().rev() {
+        let before = index.checked_sub(1).map(|before| &cuts[before].0);
+        let (prev, next) = (view(before), view(Some(cut)));
+        known = known || next.lookup(path).map_err(|e| unreadable(&e))?.is_some();
+        if tree::entry_changed(&prev, &next, path).map_err(|e| unreadable(&e))? {
+            return Ok(Some((cut.clone(), ops.clone())));
+        }
+    }
+    if known || view(None).lookup(path).map_err(|e| unreadable(&e))?.is_some() {
+        return Ok(None);
+    }
+    Err(ApiError::new(
+        ErrorCode::NotFound,
+        format!("there is no `{}` in the sandbox, and there never was", told.escape_debug()),
+    ))
+}
+
+/// Writes the changes in an operation of its own and returns its id.
+async fn apply(handle: &Handle, stream: File) -> Result<OpId, ApiError> {
+    let op = helper_id("compose")?;
+    let args = ["apply", "/"];
+    let (ok, _, err) =
+        run_helper(handle, op.clone(), &args, Input::File(stream), Replay::Never).await?;
+    if ok {
+        return Ok(op);
+    }
+    let message = format!("operation `{op}` could not write the changes: {}", err.trim());
+    Err(ApiError::new(ErrorCode::Unavailable, message).hint(format!(
+        "`durable op {} {op}` tells more; `durable rewind` puts the files back",
+        handle.name
+    )))
+}
+
+fn strategy(text: Option<&str>) -> Result<tree::Strategy, ApiError> {
+    match text {
+        None | Some("merge") => Ok(tree::Strategy::Merge),
+        Some("ours") => Ok(tree::Strategy::Ours),
+        Some("theirs") => Ok(tree::Strategy::Theirs),
+        Some(other) => {
+            let other: String = other.chars().take(32).collect();
+            Err(ApiError::new(
+                ErrorCode::Invalid,
+                format!("strategy {other:?} is none of merge, ours and theirs"),
+            ))
+        }
+    }
+}
+
+fn action_view(action: &tree::Action) -> ActionView {
+    let name = match action {
+        tree::Action::Delete { .. } => "delete",
+        tree::Action::PutContent { .. } => "merge",
+        tree::Action::MakeDir { .. } | tree::Action::Put { .. } => "put",
+    };
+    ActionView {
+        path: text(action.path()),
+        action: name.to_owned(),
+    }
+}
+
+fn conflict_view(conflict: &tree::Conflict) -> ConflictView {
+    let marked = conflict.marked.as_ref();
+    ConflictView {
+        path: text(&conflict.path),
+        kind: conflict.kind.to_string(),
+        text: marked.and_then(|bytes| String::from_utf8(bytes.clone()).ok()),
+    }
+}

@@ -1,0 +1,369 @@
+//! Checkpoints, forks, rewinds, differences and composing, as a user does them.
+
+use std::process::Command;
+use std::time::Duration;
+
+use system_tests::{Res, World, process, trouble};
+
+use crate::support::{op, settled, until, world};
+
+/// Writes a file in `ada` in an operation of its own.
+fn write(world: &World, id: &str, text: &str) -> Res<()> {
+    let script = format!("echo {text} > f; echo out-{text}");
+    world
+        .must(&["exec", "ada", "--op", id, "--", "sh", "-c", &script])
+        .map(drop)
+}
+
+fn read(world: &World, name: &str) -> Res<String> {
+    Ok(world.must(&["exec", name, "--", "cat", "f"])?.out())
+}
+
+fn kinds(world: &World, name: &str) -> Res<Vec<String>> {
+    let log = world.must(&["log", name, "--json"])?.out();
+    let kind = |line: &str| -> Res<String> {
+        let event: serde_json::Value = serde_json::from_str(line)?;
+        Ok(event["kind"].as_str().unwrap_or_default().to_owned())
+    };
+    log.lines().map(kind).collect()
+}
+
+#[test]
+fn a_fork_is_a_clone_with_a_journal_of_its_own_and_outlives_its_source() -> Res<()> {
+    let world = world("fork")?;
+    write(&world, "one", "1")?;
+    let gate = world.effects().gate("fork")?;
+    let script = format!(
+        "echo half > g; echo go; read -r x < {}; echo done",
+        gate.inside()
+    );
+    let running = world.start(&["exec", "ada", "--op", "runs", "--", "bash", "-c", &script])?;
+    assert!(running.wait_out(3, Duration::from_secs(30)));
+    let names = world
+        .must(&["fork", "ada", "--count", "2", "--name", "try"])?
+        .out();
+    assert_eq!(names, "try-1\ntry-2\n");
+    // What the source did not settle yet is in the clone too, and the source goes on.
+    assert_eq!(
+        world.must(&["exec", "try-1", "--", "cat", "g"])?.out(),
+        "half\n"
+    );
+    gate.open()?;
+    assert_eq!(running.finish()?.code, Some(0));
+    world.must(&["exec", "try-1", "--", "sh", "-c", "echo 2 > f"])?;
+    world.must(&["exec", "try-2", "--", "sh", "-c", "rm f; hostname > f"])?;
+    assert_eq!(read(&world, "ada")?, "1\n");
+    assert_eq!(read(&world, "try-1")?, "2\n");
+    assert_eq!(read(&world, "try-2")?, "try-2\n");
+    assert_eq!(kinds(&world, "try-1")?[0], "forked");
+    let view = world
+        .json(&["ps", "--json", "try-1"])
+        .or_else(|_| world.json(&["ps", "--json"]));
+    drop(view);
+    world.must(&["rm", "ada"])?;
+    process::kill(world.daemon().ok_or_else(|| trouble("no daemon"))?);
+    world.must(&["rewind", "try-1", "--to", "start"])?;
+    assert_eq!(read(&world, "try-1")?, "1\n");
+    world.end_clean()
+}
+
+#[test]
+fn forks_are_all_made_or_none() -> Res<()> {
+    let world = world("all-forks")?;
+    write(&world, "one", "1")?;
+    world.create("try-2", &[])?;
+    let done = world.run(&["fork", "ada", "--count", "3", "--name", "try"])?;
+    assert_eq!(done.code, Some(125));
+    assert!(
+        done.err().contains("`try-2` exists already"),
+        "{}",
+        done.err()
+    );
+    let all = world.must(&["ps"])?.out();
+    assert!(!all.contains("try-1") && !all.contains("try-3"), "{all}");
+    let bad = world.run(&["fork", "ada", "--at", "nowhere"])?;
+    assert!(
+        bad.err().contains("no checkpoint \"nowhere\""),
+        "{}",
+        bad.err()
+    );
+    world.end_clean()
+}
+
+#[test]
+fn a_rewind_moves_files_and_journal_together_and_can_be_taken_back() -> Res<()> {
+    let world = world("rewind")?;
+    write(&world, "one", "1")?;
+    world.must(&["checkpoint", "ada", "--label", "first"])?;
+    write(&world, "two", "2")?;
+    let later = world.must(&["checkpoint", "ada"])?.out();
+    world.must(&["exec", "ada", "--op", "bg", "-d", "--", "sleep", "1000"])?;
+    world.must(&["rewind", "ada", "--to", "first", "--grace", "0"])?;
+    assert_eq!(read(&world, "ada")?, "1\n");
+    assert_eq!(op(&world, "one")?["outcome"], "exited");
+    assert!(world.processes_of("bg").is_empty());
+    // The branch that was left can be read, and its ids used again.
+    assert_eq!(world.must(&["read", "ada", "two"])?.out(), "out-2\n");
+    write(&world, "two", "3")?;
+    assert_eq!(world.must(&["read", "ada", "two"])?.out(), "out-3\n");
+    assert_eq!(read(&world, "ada")?, "3\n");
+    // And back to the branch that was left, with what is known there.
+    world.must(&["rewind", "ada", "--to", later.trim()])?;
+    assert_eq!(read(&world, "ada")?, "2\n");
+    assert_eq!(world.must(&["read", "ada", "two"])?.out(), "out-2\n");
+    let again = world.run(&[
+        "exec",
+        "ada",
+        "--op",
+        "two",
+        "--",
+        "sh",
+        "-c",
+        "echo 2 > f; echo out-2",
+    ])?;
+    assert_eq!(again.out(), "out-2\n", "attached, not run");
+    assert_eq!(
+        kinds(&world, "ada")?
+            .iter()
+            .filter(|k| *k == "rewound")
+            .count(),
+        2
+    );
+    world.end_clean()
+}
+
+#[test]
+fn a_daemon_killed_around_a_rewind_leaves_it_done_or_not_done() -> Res<()> {
+    for (point, text) in [("before_rewound", "2\n"), ("after_rewound", "1\n")] {
+        let world = World::new(point)?.with_points()?;
+        world.create("ada", &[])?;
+        write(&world, "one", "1")?;
+        world.must(&["checkpoint", "ada", "--label", "first"])?;
+        write(&world, "two", "2")?;
+        let hit = world.points()?.arm(&[point], 0);
+        let rewind = world.start(&["rewind", "ada", "--to", "first"])?;
+        let at = hit.recv_timeout(Duration::from_secs(30))?;
+        process::kill(world.daemon().ok_or_else(|| trouble("no daemon"))?);
+        world.points()?.disarm();
+        drop(at);
+        drop(rewind.finish()?);
+        assert_eq!(read(&world, "ada")?, text, "{point}");
+        let two = world.run(&["op", "ada", "two", "--json"])?;
+        assert_eq!(two.code == Some(0), true, "{}", two.err());
+        write(&world, "three", "3")?;
+        assert_eq!(settled(&world, "three")?["outcome"], "exited");
+        world.end_clean()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_labeled_checkpoint_is_kept_and_its_label_is_its_own() -> Res<()> {
+    let world = world("labels")?;
+    let empty = world.run(&["checkpoint", "ada"])?;
+    assert!(
+        empty.err().contains("no files of its own"),
+        "{}",
+        empty.err()
+    );
+    write(&world, "one", "1")?;
+    let id = world.must(&["checkpoint", "ada", "--label", "keep"])?.out();
+    let taken = world.run(&["checkpoint", "ada", "--label", "keep"])?;
+    assert!(
+        taken.err().contains("belongs to checkpoint"),
+        "{}",
+        taken.err()
+    );
+    for bad in ["12", "start", "a b", "a@b", ""] {
+        let refused = world.run(&["checkpoint", "ada", "--label", bad])?;
+        assert_eq!(refused.code, Some(125), "{bad:?} was accepted");
+    }
+    let list = world.must(&["checkpoint", "ls", "ada", "--json"])?.out();
+    let first: serde_json::Value = serde_json::from_str(list.lines().next().unwrap_or_default())?;
+    assert_eq!(first["id"], id.trim());
+    assert_eq!(
+        (&first["label"], &first["holds"]),
+        (&"keep".into(), &"files".into())
+    );
+    world.must(&["checkpoint", "unlabel", "ada", "keep"])?;
+    let gone = world.run(&["rewind", "ada", "--to", "keep"])?;
+    assert!(
+        gone.err().contains("no checkpoint \"keep\""),
+        "{}",
+        gone.err()
+    );
+    world.end_clean()
+}
+
+#[test]
+fn a_diff_is_what_git_would_say_and_git_takes_it() -> Res<()> {
+    let world = world("diff")?;
+    let make = "mkdir -p d; seq 1 40 > d/n; echo old > gone; printf 'no end' > e; chmod 755 e";
+    world.sh("ada", make)?.ok()?;
+    world.must(&["checkpoint", "ada", "--label", "a"])?;
+    world
+        .sh(
+            "ada",
+            "sed -i s/20/twenty/ d/n; rm gone; echo more >> e; ln -s d/n l; mv d/n d/m",
+        )?
+        .ok()?;
+    let list = world.must(&["diff", "ada@a", "ada"])?.out();
+    for line in [
+        "R  workspace/d/n -> workspace/d/m",
+        "D  workspace/gone",
+        "A  workspace/l",
+        "M  workspace/e",
+    ] {
+        assert!(list.contains(line), "{line}: {list}");
+    }
+    let patch = world.must(&["diff", "ada@a", "ada", "--patch"])?;
+    let dir = world.root().join("git");
+    std::fs::create_dir(&dir)?;
+    world.must(&["fork", "ada", "--at", "a", "--name", "then"])?;
+    let copy = |name: &str, to: &str| -> Res<()> {
+        let to = dir.join(to).display().to_string();
+        world
+            .must(&["cp", &format!("{name}:/workspace"), &to])
+            .map(drop)
+    };
+    copy("then", "workspace")?;
+    copy("ada", "after")?;
+    std::fs::write(dir.join("p"), &patch.stdout)?;
+    let apply = Command::new("git")
+        .args(["apply", "--whitespace=nowarn", "p"])
+        .current_dir(&dir)
+        .output()?;
+    assert!(
+        apply.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&apply.stderr),
+        patch.out()
+    );
+    let same = Command::new("diff")
+        .args(["-r", "--no-dereference", "workspace", "after"])
+        .current_dir(&dir)
+        .output()?;
+    assert!(
+        same.status.success(),
+        "{}",
+        String::from_utf8_lossy(&same.stdout)
+    );
+    world.end_clean()
+}
+
+#[test]
+fn a_compose_brings_changes_back_or_tells_why_not() -> Res<()> {
+    let world = world("compose")?;
+    world
+        .sh(
+            "ada",
+            "seq 1 30 > n; echo both > c; mkdir src; echo x > src/x; rm -f unused",
+        )?
+        .ok()?;
+    world.must(&["fork", "ada", "--name", "try"])?;
+    world
+        .sh(
+            "try",
+            "sed -i s/25/their/ n; rm src/x; echo y > src/y; chmod 600 src/y",
+        )?
+        .ok()?;
+    world
+        .sh("ada", "sed -i s/5$/our/ n; echo mine > only")?
+        .ok()?;
+    let told = world.must(&["compose", "try", "ada", "--dry-run"])?.out();
+    assert!(told.contains("delete  workspace/src/x"), "{told}");
+    assert_eq!(
+        world.sh("ada", "cat src/x")?.out(),
+        "x\n",
+        "a dry run did something"
+    );
+    let done = world.must(&["compose", "try", "ada"])?.out();
+    assert!(done.contains("applied in operation"), "{done}");
+    let now = world
+        .sh(
+            "ada",
+            "grep -c 'our\\|their' n; ls src; stat -c %a src/y; cat only",
+        )?
+        .out();
+    assert_eq!(now, "4\ny\n600\nmine\n");
+    // Both change the same line: nothing at all is applied.
+    world.sh("try", "echo theirs > c; echo new > other")?.ok()?;
+    world.sh("ada", "echo ours > c")?.ok()?;
+    let refused = world.run(&["compose", "try", "ada"])?;
+    assert_eq!(refused.code, Some(1));
+    assert!(
+        refused.out().contains("conflict") && refused.out().contains("workspace/c"),
+        "{}",
+        refused.out()
+    );
+    assert_eq!(
+        world
+            .sh("ada", "cat c; ls other 2>&1 | grep -c 'No such'")?
+            .out(),
+        "ours\n1\n"
+    );
+    let theirs = world
+        .must(&[
+            "compose",
+            "try",
+            "ada",
+            "--strategy",
+            "theirs",
+            "--paths",
+            "c",
+        ])?
+        .out();
+    assert!(theirs.contains("applied"), "{theirs}");
+    assert_eq!(
+        world
+            .sh("ada", "cat c; ls other 2>&1 | grep -c 'No such'")?
+            .out(),
+        "theirs\n1\n"
+    );
+    let stranger = World::create(&world, "stranger", &[]);
+    stranger?;
+    let bad = world.run(&["compose", "stranger", "ada"])?;
+    assert!(
+        bad.err().contains("no checkpoint in common"),
+        "{}",
+        bad.err()
+    );
+    world.end_clean()
+}
+
+#[test]
+fn blame_names_the_command_that_changed_a_file() -> Res<()> {
+    let world = world("blame")?;
+    write(&world, "one", "1")?;
+    world.must(&[
+        "exec",
+        "ada",
+        "--op",
+        "two",
+        "--",
+        "sh",
+        "-c",
+        "echo other > g",
+    ])?;
+    world.must(&["exec", "ada", "--op", "three", "--", "cat", "f"])?;
+    let blame = world.json(&["blame", "ada", "f", "--json"])?;
+    assert_eq!(blame["ops"][0]["id"], "one", "{blame}");
+    assert_eq!(blame["ops"].as_array().map(Vec::len), Some(1));
+    assert!(
+        world
+            .must(&["blame", "ada", "/workspace/g"])?
+            .out()
+            .contains("two: sh -c echo other > g")
+    );
+    world.must(&["fork", "ada", "--name", "try"])?;
+    assert!(
+        world
+            .must(&["blame", "try", "f"])?
+            .out()
+            .contains("durable blame ada f")
+    );
+    let none = world.run(&["blame", "ada", "nothing"])?;
+    assert!(none.err().contains("there never was"), "{}", none.err());
+    until("the forks are at rest", || world.daemon().is_some())?;
+    world.end_clean()
+}
