@@ -11,20 +11,31 @@ mod changes;
 mod compare;
 mod entry;
 mod error;
+mod glob;
 mod layer;
 mod lines;
+mod merge;
+mod one;
 mod patch;
 mod quote;
 mod rename;
+mod stream;
 mod view;
 mod walk;
+mod weave;
 
 pub use changes::{Change, Options, Renames, Status, Trust, changes};
 pub use compare::What;
 pub use entry::{Entry, Kind, Layer, Time, Xattrs};
 pub use error::{Error, Result};
+pub use merge::{
+    Action, By, Conflict, ConflictKind, Content, Merge, MergeOptions, Sides, Strategy, merge,
+};
+pub use one::{Usage, entry_changed, usage};
 pub use patch::{Extra, PatchOptions, patch};
+pub use stream::{StreamOptions, write_actions};
 pub use view::{Named, View};
+pub use weave::Labels;
 
-/// The largest file that is looked at as text; a larger one is binary to [`patch`] and [`merge`](fn@changes).
+/// The largest file that is looked at as text; a larger one is binary to [`patch`] and [`merge`].
 pub const TEXT_BYTES: u64 = 8 << 20;

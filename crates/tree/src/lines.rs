@@ -16,7 +16,6 @@ pub(crate) struct Hunk {
 pub(crate) enum Slide {
     /// The one that reads best, as `git diff` does.
     ByIndent,
-    #[expect(dead_code, reason = "for the merge, which comes next")]
     /// The last one, as `git merge-file` does.
     Down,
 }

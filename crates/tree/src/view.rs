@@ -30,14 +30,7 @@ impl View {
     /// # Errors
     /// What the kernel says about the directories on the way.
     pub fn lookup(&self, path: &[u8]) -> Result<Option<Entry>> {
-        let open = self.open()?;
-        let Some((merged, name)) = open.parent(path)? else {
-            return Ok(None);
-        };
-        let Some(found) = merged.find(name, path)? else {
-            return Ok(None);
-        };
-        merged.complete(found.entry, name, path).map(Some)
+        self.open()?.lookup(path)
     }
 
     /// Returns what is in the directory at `path`, sorted by name. None: there is no directory.
@@ -66,15 +59,7 @@ impl View {
     /// # Errors
     /// [`Error::Unexpected`] where it is no regular file, else what the kernel says.
     pub fn content(&self, path: &[u8], entry: &Entry) -> Result<File> {
-        let root = match entry.layer {
-            Layer::Upper => &self.upper,
-            Layer::Lower => &self.lower,
-        };
-        let root = root.as_ref().ok_or_else(|| Error::Unexpected {
-            path: path.to_vec(),
-            expected: "in this view",
-        })?;
-        Root::open(root)?.file(path)
+        self.open()?.content(path, entry)
     }
 
     pub(crate) fn open(&self) -> Result<Open> {
@@ -193,6 +178,17 @@ impl Open {
         };
         let name = if path.is_empty() { b"." } else { name };
         Ok(Some((self.merged(dir, shape)?, name)))
+    }
+
+    /// Returns what is at a path, with target and attributes.
+    pub(crate) fn lookup(&self, path: &[u8]) -> Result<Option<Entry>> {
+        let Some((merged, name)) = self.parent(path)? else {
+            return Ok(None);
+        };
+        let Some(found) = merged.find(name, path)? else {
+            return Ok(None);
+        };
+        merged.complete(found.entry, name, path).map(Some)
     }
 
     /// Opens a regular file in the layer that its entry says.

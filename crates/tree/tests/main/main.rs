@@ -1,7 +1,11 @@
 //! The claims of this crate, held against real directories and real git.
 
 #[cfg(test)]
+mod merges;
+#[cfg(test)]
 mod patches;
+#[cfg(test)]
+mod streams;
 #[cfg(test)]
 mod views;
 #[cfg(test)]

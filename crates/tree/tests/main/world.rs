@@ -366,3 +366,23 @@ pub(crate) fn git(dir: &Path, args: &[&str], input: &[u8]) -> Result<Vec<u8>, St
         (code, _, err) => Err(format!("git {args:?} gave {code}: {err}")),
     }
 }
+
+/// Does what a tar of actions says, as a plain extractor would that knows of deletions.
+pub(crate) fn extract(stream: &[u8], root: &Path) {
+    let mut archive = tar::Archive::new(stream);
+    archive.set_preserve_permissions(true);
+    for entry in archive.entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let records = entry.pax_extensions().unwrap();
+        let is_delete = |record: tar::PaxExtension<'_>| record.key_bytes() == b"DURABLE.delete";
+        if records.is_some_and(|mut records| records.any(|record| is_delete(record.unwrap()))) {
+            let path = at(root, &entry.path_bytes());
+            match path.symlink_metadata().unwrap().is_dir() {
+                true => fs::remove_dir(path).unwrap(),
+                false => fs::remove_file(path).unwrap(),
+            }
+        } else {
+            assert!(entry.unpack_in(root).unwrap());
+        }
+    }
+}
