@@ -20,6 +20,15 @@ use crate::failure;
 /// How long a command keeps looking for a daemon that was lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Where our input begins in the operation's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begin {
+    /// At its beginning: the same command, sent again, sends the same bytes.
+    Start,
+    /// Behind what others sent before us.
+    Now,
+}
+
 /// What the caller's side of the operation is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Input {
@@ -62,7 +71,7 @@ impl Follow {
             Err(e) if e.code == ErrorCode::Unavailable && broken(&e) => retry(again).await?,
             other => other?,
         };
-        self.follow(first, [0, 0]).await
+        self.follow(first, [0, 0], Begin::Start).await
     }
 
     /// Follows an operation that is there already, from these offsets.
@@ -71,14 +80,19 @@ impl Follow {
             .client
             .send(Method::GET, &self.frames(from), Bytes::new())
             .await?;
-        self.follow(first, from).await
+        self.follow(first, from, Begin::Now).await
     }
 
     fn frames(&self, at: [u64; 2]) -> String {
         format!("{}/frames?stdout={}&stderr={}", self.path(), at[0], at[1])
     }
 
-    async fn follow(&self, first: Response<Incoming>, from: [u64; 2]) -> Result<OpView, ApiError> {
+    async fn follow(
+        &self,
+        first: Response<Incoming>,
+        from: [u64; 2],
+        begin: Begin,
+    ) -> Result<OpView, ApiError> {
         let _raw = match self.input {
             Input::Terminal => Some(RawTerminal::enter()?),
             Input::None | Input::Forward => None,
@@ -89,6 +103,7 @@ impl Follow {
                 self.client.clone(),
                 self.path(),
                 self.input,
+                begin,
             ))),
         };
         let resizing = (self.input == Input::Terminal)
@@ -234,11 +249,23 @@ fn broken(error: &ApiError) -> bool {
     error.message.contains("connection to the daemon broke")
 }
 
-/// Asks again until the daemon is back; a daemon is started where none runs.
-async fn retry<F, Fut>(ask: F) -> Result<Response<Incoming>, ApiError>
+/// Asks, and asks again for a while where the daemon was lost in the middle. Only for what may be asked twice.
+pub(crate) async fn retry_broken<T, F, Fut>(ask: F) -> Result<T, ApiError>
 where
     F: Fn() -> Fut,
-    Fut: Future<Output = Result<Response<Incoming>, ApiError>>,
+    Fut: Future<Output = Result<T, ApiError>>,
+{
+    match ask().await {
+        Err(error) if broken(&error) => retry(ask).await,
+        other => other,
+    }
+}
+
+/// Asks again until the daemon is back; a daemon is started where none runs.
+async fn retry<T, F, Fut>(ask: F) -> Result<T, ApiError>
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = Result<T, ApiError>>,
 {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     let mut wait = Duration::from_millis(10);
@@ -276,9 +303,16 @@ pub(crate) fn write(stream: usize, bytes: &[u8]) -> Result<(), ApiError> {
 }
 
 /// Sends our stdin to the operation, from wherever it has got to.
-async fn feed(client: Client, path: String, input: Input) {
+async fn feed(client: Client, path: String, input: Input, begin: Begin) {
     let mut stdin = tokio::io::stdin();
     let mut offset = 0_u64;
+    if begin == Begin::Now {
+        let url = format!("{path}/stdin");
+        let Ok(taken) = retry(|| client.get::<StdinView>(&url)).await else {
+            return;
+        };
+        offset = taken.offset.0;
+    }
     let mut buffer = vec![0; protocol::control::MAX_STDIN_CHUNK];
     loop {
         // A stdin that cannot be read is one that has ended.

@@ -7,7 +7,7 @@ use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
 
 use protocol::api::{ActionView, BlameView, ComposeSandbox, ComposeView, ConflictView, ForkedFrom};
 use protocol::{ApiError, ErrorCode, OpId, Replay, SandboxName};
-use tree::View;
+use tree::{Labels, Sides, Trust, View};
 
 use crate::engine::Engine;
 use crate::error;
@@ -39,31 +39,38 @@ impl Engine {
             return Err(ApiError::new(ErrorCode::Invalid, message));
         }
         let base = self.common(&theirs, &ours).await?;
+        // What parted from the base changed since or is the same inode still; the two sides are never compared so.
+        let trust = match self.shared().pool.kind() {
+            "btrfs" => Trust::InodeAndTimes,
+            _ => Trust::Nothing,
+        };
         let options = tree::MergeOptions {
-            paths: ask.paths.iter().map(|path| inside(&ours.spec, path)).collect(),
+            paths: ask
+                .paths
+                .iter()
+                .map(|path| inside(&ours.spec, path))
+                .collect(),
             strategy,
+            trust,
             ignore: ignored(),
         };
         let (b, o, t) = (base.view.clone(), ours.view.clone(), theirs.view.clone());
-        let (merge, mut stream) = blocking(move || {
-            let merge = tree::merge(&b, &o, &t, &options).map_err(|e| unreadable(&e))?;
-            let mut file = tempfile::tempfile()
-                .map_err(|e| error::internal("no room for the changes", &e))?;
-            let mut out = BufWriter::new(&mut file);
-            tree::write_actions(&merge, &t, &mut out).map_err(|e| unreadable(&e))?;
-            out.flush()
-                .map_err(|e| error::internal("no room for the changes", &e))?;
-            drop(out);
-            Ok((merge, file))
+        let names = (into.to_string(), ask.from.clone());
+        let (mut view, mut stream) = blocking(move || {
+            let sides = Sides {
+                base: &b,
+                ours: &o,
+                theirs: &t,
+            };
+            let labels = Labels {
+                ours: &names.0,
+                base: "before",
+                theirs: &names.1,
+            };
+            merge(sides, labels, &options)
         })
         .await?;
-        let mut view = ComposeView {
-            applied: false,
-            op: None,
-            before: ours.held.place.cut.as_ref().map(|(_, cut)| cut.clone()),
-            actions: merge.actions.iter().map(action_view).collect(),
-            conflicts: merge.conflicts.iter().map(conflict_view).collect(),
-        };
+        view.before = ours.held.place.cut.as_ref().map(|(_, cut)| cut.clone());
         if ask.dry_run || !view.conflicts.is_empty() || view.actions.is_empty() {
             return Ok(view);
         }
@@ -123,13 +130,18 @@ impl Engine {
         cuts.retain(|(cut, _)| !cut.abandoned);
         let parent = handle.ask(|reply| Request::Parent { reply }).await?;
         let (pool, lower) = (self.shared().pool.clone(), now.view.lower.clone());
+        // One timeline: each cut came from the one before it.
+        let trust = match pool.kind() {
+            "btrfs" => Trust::InodeAndTimes,
+            _ => Trust::Nothing,
+        };
         let of = path.to_owned();
         let found = blocking(move || {
             let view = |cut: Option<&Cut>| View {
                 upper: cut.map(|cut| pool.cut_path(&cut.workspace, &cut.id)),
                 lower: lower.clone(),
             };
-            last_change(&cuts, &inside, view, &of)
+            last_change(&cuts, &inside, view, trust, &of)
         })
         .await?;
         drop(now);
@@ -161,10 +173,44 @@ impl Engine {
     }
 }
 
+/// Decides, and writes what is to be done into a file that is nowhere in a directory.
+fn merge(
+    sides: Sides<'_>,
+    labels: Labels<'_>,
+    options: &tree::MergeOptions,
+) -> Result<(ComposeView, File), ApiError> {
+    let merge = tree::merge(sides, options).map_err(|e| unreadable(&e))?;
+    let no_room = |e: std::io::Error| error::internal("no room for the changes", &e);
+    let mut file = tempfile::tempfile().map_err(no_room)?;
+    let mut out = BufWriter::new(&mut file);
+    tree::write_actions(&merge, sides, tree::StreamOptions::default(), &mut out)
+        .map_err(|e| unreadable(&e))?;
+    out.flush().map_err(no_room)?;
+    drop(out);
+    let mut conflicts = Vec::with_capacity(merge.conflicts.len());
+    for conflict in &merge.conflicts {
+        let marked = conflict.marked(sides, labels).map_err(|e| unreadable(&e))?;
+        conflicts.push(ConflictView {
+            path: text(&conflict.path),
+            kind: kind(conflict.kind).to_owned(),
+            text: marked.and_then(|bytes| String::from_utf8(bytes).ok()),
+        });
+    }
+    let view = ComposeView {
+        applied: false,
+        op: None,
+        before: None,
+        actions: merge.actions.iter().map(action_view).collect(),
+        conflicts,
+    };
+    Ok((view, file))
+}
+
 fn last_change(
     cuts: &[(Cut, Ops)],
     path: &[u8],
     view: impl Fn(Option<&Cut>) -> View,
+    trust: Trust,
     told: &str,
 ) -> Result<Option<(Cut, Ops)>, ApiError> {
     let mut known = false;
@@ -172,16 +218,24 @@ fn last_change(
         let before = index.checked_sub(1).map(|before| &cuts[before].0);
         let (prev, next) = (view(before), view(Some(cut)));
         known = known || next.lookup(path).map_err(|e| unreadable(&e))?.is_some();
-        if tree::entry_changed(&prev, &next, path).map_err(|e| unreadable(&e))? {
+        if tree::entry_changed(&prev, &next, path, trust).map_err(|e| unreadable(&e))? {
             return Ok(Some((cut.clone(), ops.clone())));
         }
     }
-    if known || view(None).lookup(path).map_err(|e| unreadable(&e))?.is_some() {
+    if known
+        || view(None)
+            .lookup(path)
+            .map_err(|e| unreadable(&e))?
+            .is_some()
+    {
         return Ok(None);
     }
     Err(ApiError::new(
         ErrorCode::NotFound,
-        format!("there is no `{}` in the sandbox, and there never was", told.escape_debug()),
+        format!(
+            "there is no `{}` in the sandbox, and there never was",
+            told.escape_debug()
+        ),
     ))
 }
 
@@ -189,12 +243,21 @@ fn last_change(
 async fn apply(handle: &Handle, stream: File) -> Result<OpId, ApiError> {
     let op = helper_id("compose")?;
     let args = ["apply", "/"];
-    let (ok, _, err) =
-        run_helper(handle, op.clone(), &args, Input::File(stream), Replay::Never).await?;
+    let (ok, _, err) = run_helper(
+        handle,
+        op.clone(),
+        &args,
+        Input::File(stream),
+        Replay::Never,
+    )
+    .await?;
     if ok {
         return Ok(op);
     }
-    let message = format!("operation `{op}` could not write the changes: {}", err.trim());
+    let message = format!(
+        "operation `{op}` could not write the changes: {}",
+        err.trim()
+    );
     Err(ApiError::new(ErrorCode::Unavailable, message).hint(format!(
         "`durable op {} {op}` tells more; `durable rewind` puts the files back",
         handle.name
@@ -219,7 +282,10 @@ fn strategy(text: Option<&str>) -> Result<tree::Strategy, ApiError> {
 fn action_view(action: &tree::Action) -> ActionView {
     let name = match action {
         tree::Action::Delete { .. } => "delete",
-        tree::Action::PutContent { .. } => "merge",
+        tree::Action::Put {
+            content: tree::Content::Merged,
+            ..
+        } => "merge",
         tree::Action::MakeDir { .. } | tree::Action::Put { .. } => "put",
     };
     ActionView {
@@ -228,11 +294,19 @@ fn action_view(action: &tree::Action) -> ActionView {
     }
 }
 
-fn conflict_view(conflict: &tree::Conflict) -> ConflictView {
-    let marked = conflict.marked.as_ref();
-    ConflictView {
-        path: text(&conflict.path),
-        kind: conflict.kind.to_string(),
-        text: marked.and_then(|bytes| String::from_utf8(bytes.clone()).ok()),
+fn kind(kind: tree::ConflictKind) -> &'static str {
+    use tree::{By, ConflictKind as Kind};
+    match kind {
+        Kind::BothModified => "both changed it",
+        Kind::BinaryBothModified => "both changed it, and it is no text",
+        Kind::ModifiedDeleted { deleted: By::Ours } => "changed there, deleted here",
+        Kind::ModifiedDeleted {
+            deleted: By::Theirs,
+        } => "changed here, deleted there",
+        Kind::TypeChange => "both made something else of it",
+        Kind::DirectoryFile => "a directory on one side only",
+        Kind::ModeBothChanged => "both changed its mode",
+        Kind::OwnerBothChanged => "both changed its owner",
+        Kind::XattrBothChanged => "both changed an attribute of it",
     }
 }

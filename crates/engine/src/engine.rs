@@ -25,6 +25,9 @@ const PAGE: usize = 4096;
 /// Forks of one request: more is a mistake, or a way to fill a disk.
 const MAX_FORKS: usize = 1024;
 
+/// The supervisor and one small process.
+const MIN_MEMORY: u64 = 4 << 20;
+
 /// What a daemon found when it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Recovery {
@@ -169,6 +172,17 @@ impl Engine {
                 ErrorCode::Invalid,
                 format!("working directory `{cwd}` is not absolute"),
             ));
+        }
+        if let Some(memory) = ask
+            .limits
+            .memory_bytes
+            .filter(|memory| *memory < MIN_MEMORY)
+        {
+            return Err(ApiError::new(
+                ErrorCode::Invalid,
+                format!("a memory limit of {memory} bytes leaves no room for the sandbox itself"),
+            )
+            .hint("give at least 4M"));
         }
         let spec = SandboxSpec {
             name: ask.name.clone(),

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod branch;
+mod compose;
 mod engine;
 mod error;
 mod link;

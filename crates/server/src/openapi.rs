@@ -34,6 +34,7 @@ use crate::api::{checkpoints, journal, ops, sandboxes, sessions, trees};
         ops::frames,
         ops::output,
         ops::stdin,
+        ops::stdin_taken,
         ops::signal,
         ops::cancel,
         ops::resize,

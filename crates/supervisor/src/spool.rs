@@ -17,6 +17,11 @@ use rustix::io::Errno;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// All operations together wrote as much as they may.
+    #[error(
+        "the disk has only {0} bytes left, which are kept for the journal; its output was cut there"
+    )]
+    Disk(u64),
+    /// All operations together wrote as much as they may.
     #[error("the sandbox's output quota of {0} bytes is reached; its output was cut there")]
     Quota(u64),
     /// The disk refused.
@@ -30,11 +35,18 @@ impl From<Errno> for Error {
     }
 }
 
+/// So much of the disk is left to the journal and the pool: twice what the pool keeps for itself.
+const DISK_RESERVE: u64 = 128 << 20;
+/// The disk is looked at once for so many bytes.
+const CHECK_EVERY: u64 = 4 << 20;
+
 /// The spool directory and what is used of its quota.
 pub(crate) struct Spool {
     dir: OwnedFd,
     quota: u64,
     used: AtomicU64,
+    /// Bytes that were reserved since the disk was last looked at.
+    unchecked: AtomicU64,
     counting: Mutex<()>,
 }
 
@@ -51,6 +63,7 @@ impl Spool {
             dir,
             quota,
             used: AtomicU64::new(0),
+            unchecked: AtomicU64::new(0),
             counting: Mutex::new(()),
         };
         spool.count()?;
@@ -90,6 +103,7 @@ impl Spool {
 
     /// Takes up to `wanted` bytes of the quota. What is not used must be given back.
     fn reserve(&self, wanted: u64) -> Result<u64, Error> {
+        self.check_disk(wanted)?;
         match self.try_reserve(wanted) {
             0 => {
                 self.count()?;
@@ -100,6 +114,21 @@ impl Spool {
             }
             granted => Ok(granted),
         }
+    }
+
+    /// Refuses what would take the disk's last space, now and then: a file of cuts that cannot grow stops every sandbox.
+    fn check_disk(&self, wanted: u64) -> Result<(), Error> {
+        let due = self.unchecked.fetch_add(wanted, Ordering::Relaxed) + wanted;
+        if due < CHECK_EVERY {
+            return Ok(());
+        }
+        let free =
+            rustix::fs::fstatvfs(&self.dir).map(|fs| fs.f_bavail.saturating_mul(fs.f_frsize))?;
+        if free < DISK_RESERVE {
+            return Err(Error::Disk(free));
+        }
+        self.unchecked.store(0, Ordering::Relaxed);
+        Ok(())
     }
 
     fn try_reserve(&self, wanted: u64) -> u64 {

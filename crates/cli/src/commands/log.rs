@@ -9,7 +9,7 @@ use protocol::{ApiError, SandboxName};
 use serde_json::Value;
 
 use super::{Outcome, World, parse, print, print_line};
-use crate::client;
+use crate::stream;
 
 /// Print a sandbox's journal.
 ///
@@ -28,32 +28,41 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, world: &World) -> Outcome {
     let name: SandboxName = parse(&args.name)?;
-    let path = format!(
-        "/v1/sandboxes/{name}/journal?from={}&follow={}",
-        args.from, args.follow
-    );
-    let mut body = world
-        .client
-        .send(Method::GET, &path, Bytes::new())
-        .await?
-        .into_body();
-    let mut input = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|e| client::lost(&e))?.into_data() else {
-            continue;
+    let mut next = args.from.max(1);
+    loop {
+        let path = format!(
+            "/v1/sandboxes/{name}/journal?from={next}&follow={}",
+            args.follow
+        );
+        let ask = || world.client.send(Method::GET, &path, Bytes::new());
+        let mut body = stream::retry_broken(ask).await?.into_body();
+        let mut input = BytesMut::new();
+        let ended = loop {
+            let Some(frame) = body.frame().await else {
+                break true;
+            };
+            // A daemon that is killed loses nothing: the next one is asked for the rest.
+            let Ok(frame) = frame else { break false };
+            let Ok(data) = frame.into_data() else {
+                continue;
+            };
+            input.extend_from_slice(&data);
+            while let Some(end) = input.iter().position(|b| *b == b'\n') {
+                let line = input.split_to(end + 1);
+                next += 1;
+                show(&line, world.json)?;
+            }
         };
-        input.extend_from_slice(&data);
-        while let Some(end) = input.iter().position(|b| *b == b'\n') {
-            let line = input.split_to(end + 1);
-            show(&line, world.json)?;
+        if ended {
+            return Ok(ExitCode::SUCCESS);
         }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn show(line: &[u8], json: bool) -> Result<(), ApiError> {
     let event: Value = serde_json::from_slice(line).unwrap_or_default();
-    if let Some(error) = event.get("error") {
+    // An event may have a field of that name too; only the end of what can be read has both.
+    if let (Some(error), Some(_)) = (event.get("error"), event.get("readable_until")) {
         let mut error: ApiError = serde_json::from_value(error.clone()).unwrap_or_else(|_| {
             ApiError::new(
                 protocol::ErrorCode::Corrupt,

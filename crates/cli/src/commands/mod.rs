@@ -96,6 +96,8 @@ pub(crate) fn run() -> ExitCode {
         Err(error) => return usage(&error, form),
     };
     let data = cli.data.unwrap_or_else(default_data);
+    // The daemon that a command starts has another working directory.
+    let data = std::path::absolute(&data).unwrap_or(data);
     let json = cli.json;
     // The daemon makes its own runtime, after it has made its mount namespace.
     if let Command::Serve(args) = cli.command {

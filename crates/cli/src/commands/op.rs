@@ -43,10 +43,8 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
             .call(hyper::Method::POST, &format!("{path}/cancel"), &())
             .await?;
     }
-    let view: OpView = world
-        .client
-        .get(&format!("{path}?wait={}", args.wait))
-        .await?;
+    let path = format!("{path}?wait={}", args.wait);
+    let view: OpView = crate::stream::retry_broken(|| world.client.get(&path)).await?;
     if world.json {
         print_json(&view)?;
         return Ok(ExitCode::SUCCESS);
@@ -67,12 +65,12 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
     }
     print_line(&format!("stdout    {} bytes", view.stdout_bytes));
     print_line(&format!("stderr    {} bytes", view.stderr_bytes));
-    print_line(&format!(
-        "cut       {}",
-        view.cut
-            .as_ref()
-            .map_or("none: it changed nothing", |c| c.as_str())
-    ));
+    let cut = match (&view.cut, view.outcome.as_deref(), &view.error) {
+        (Some(cut), ..) => cut.as_str(),
+        (None, Some("exited" | "signaled"), None) => "none: it changed nothing",
+        (None, ..) => "none",
+    };
+    print_line(&format!("cut       {cut}"));
     print_line(&format!("attempt   {}", view.attempt));
     let settled = view
         .settled_seq

@@ -8,7 +8,7 @@ use hyper::Method;
 use protocol::{OpId, SandboxName};
 
 use super::{Outcome, World, parse};
-use crate::{client, stream};
+use crate::stream;
 
 /// Print the exact bytes of one of an operation's output streams.
 ///
@@ -32,23 +32,26 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, world: &World) -> Outcome {
     let (name, id): (SandboxName, OpId) = (parse(&args.name)?, parse(&args.id)?);
-    let path = format!(
-        "/v1/sandboxes/{name}/ops/{}/output/{}?from={}&follow={}",
-        stream::escape(id.as_str()),
-        args.stream,
-        args.from,
-        args.follow
-    );
-    let mut body = world
-        .client
-        .send(Method::GET, &path, Bytes::new())
-        .await?
-        .into_body();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|e| client::lost(&e))?;
-        if let Ok(data) = frame.into_data() {
-            stream::write(0, &data)?;
+    let mut from = args.from;
+    loop {
+        let path = format!(
+            "/v1/sandboxes/{name}/ops/{}/output/{}?from={from}&follow={}",
+            stream::escape(id.as_str()),
+            args.stream,
+            args.follow
+        );
+        let ask = || world.client.send(Method::GET, &path, Bytes::new());
+        let mut body = stream::retry_broken(ask).await?.into_body();
+        loop {
+            let Some(frame) = body.frame().await else {
+                return Ok(ExitCode::SUCCESS);
+            };
+            // A daemon that is killed loses nothing: the next one is asked for the rest.
+            let Ok(frame) = frame else { break };
+            if let Ok(data) = frame.into_data() {
+                stream::write(0, &data)?;
+                from += data.len() as u64;
+            }
         }
     }
-    Ok(ExitCode::SUCCESS)
 }

@@ -237,7 +237,7 @@ pub(crate) async fn follow_session(
                 op: op.clone(),
                 input,
             };
-            last = Some(started(&follow).await?);
+            last = started(&follow, world, &url).await?;
             shown += 1;
             view = patient(world, &url).await?;
         }
@@ -249,7 +249,14 @@ pub(crate) async fn follow_session(
                     ErrorCode::Unavailable,
                     format!("the session was given up: {error}"),
                 )
-                .hint(format!("`durable log {sandbox}` shows how it went")));
+                .hint(if error.contains("not on PATH") {
+                    format!(
+                        "`durable harness install {}` puts it into every sandbox",
+                        now.harness
+                    )
+                } else {
+                    format!("`durable log {sandbox}` shows how it went")
+                }));
             }
             let code = last.as_ref().or(None).map(failure::exit_of);
             return match code {
@@ -266,23 +273,24 @@ pub(crate) async fn follow_session(
     }
 }
 
-/// The run may be announced a moment before its operation is journaled.
-async fn started(follow: &Follow) -> Result<protocol::api::OpView, ApiError> {
+/// The run may be announced a moment before its operation is journaled. `None`: the session ended without it.
+async fn started(
+    follow: &Follow,
+    world: &World,
+    url: &str,
+) -> Result<Option<protocol::api::OpView>, ApiError> {
     loop {
         match follow.attach([0, 0]).await {
             Err(error) if error.code == ErrorCode::NotFound => {
-                let url = format!("/v1/sandboxes/{}/journal?from=1", follow.sandbox);
-                // A sandbox that is gone ends the wait.
-                follow
-                    .client
-                    .send(Method::GET, &url, bytes::Bytes::new())
-                    .await?;
+                if patient(world, url).await?.ended {
+                    return Ok(None);
+                }
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             }
             Err(error) if error.code == ErrorCode::Unavailable => {
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             }
-            other => return other,
+            other => return other.map(Some),
         }
     }
 }

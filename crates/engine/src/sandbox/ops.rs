@@ -2,7 +2,7 @@
 
 use protocol::control::{FromSupervisor, ToSupervisor};
 use protocol::table::RunSpec;
-use protocol::{ApiError, ErrorCode, Event, OpId, OpSpec, Origin};
+use protocol::{ApiError, ErrorCode, Event, OpId, OpSpec, Origin, Role};
 
 use super::actor::{Checking, Phase, Sandbox, Turn, answer};
 use super::cuts::Settling;
@@ -110,7 +110,10 @@ impl Sandbox {
         }
         env.extend(spec.env.clone());
         // Helpers of ours need every right on the files; they are ours, not the image's.
-        let default = defaults.user.clone().filter(|_| spec.role != Role::Internal);
+        let default = defaults
+            .user
+            .clone()
+            .filter(|_| spec.role != Role::Internal);
         let user = spec.user.clone().or(default);
         RunSpec {
             argv: spec.argv.clone(),

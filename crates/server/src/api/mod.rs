@@ -55,7 +55,10 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
             "/v1/sandboxes/{name}/ops/{op}/output/{stream}",
             get(ops::output),
         )
-        .route("/v1/sandboxes/{name}/ops/{op}/stdin", put(ops::stdin))
+        .route(
+            "/v1/sandboxes/{name}/ops/{op}/stdin",
+            get(ops::stdin_taken).put(ops::stdin),
+        )
         .route("/v1/sandboxes/{name}/ops/{op}/signal", post(ops::signal))
         .route("/v1/sandboxes/{name}/ops/{op}/cancel", post(ops::cancel))
         .route("/v1/sandboxes/{name}/ops/{op}/resize", post(ops::resize))

@@ -139,6 +139,9 @@ pub(crate) async fn output(
     Ok(([(CONTENT_TYPE, "application/octet-stream")], body).into_response())
 }
 
+/// How long a supervisor may take to tell what it has taken.
+const STDIN_TOLD: std::time::Duration = std::time::Duration::from_secs(5);
+
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Input {
@@ -148,6 +151,40 @@ pub(crate) struct Input {
     /// Whether nothing follows.
     #[serde(default)]
     eof: bool,
+}
+
+/// Tells how much input an operation has taken: where a client that sends more begins.
+#[utoipa::path(get, path = "/v1/sandboxes/{name}/ops/{op}/stdin",
+    params(("name" = String, Path), ("op" = String, Path)),
+    responses((status = 200, body = StdinView), (status = 404, body = ApiError)))]
+pub(crate) async fn stdin_taken(
+    State(engine): State<Arc<Engine>>,
+    Path((name, op)): Path<(String, String)>,
+) -> Answer<Json<StdinView>> {
+    let handle = engine.get(&parse(&name)?)?;
+    let mut attached = handle.attach(parse(&op)?).await?;
+    // Asked for as if a byte came far behind the end: a daemon that was restarted has not heard of it yet.
+    let probe = Offset(u64::MAX - 1);
+    let state = *attached.stdin.borrow_and_update();
+    if !state.closed && attached.view.state != protocol::api::OpPhase::Settled {
+        handle
+            .stdin(
+                attached.view.id.clone(),
+                probe,
+                Bytes::from_static(b"?"),
+                false,
+            )
+            .await?;
+        let told = tokio::time::timeout(STDIN_TOLD, attached.stdin.changed()).await;
+        if let Ok(Err(_)) = told {
+            return Err(ApiError::new(ErrorCode::Unavailable, "the sandbox was let go").into());
+        }
+    }
+    let state = *attached.stdin.borrow();
+    Ok(Json(StdinView {
+        offset: state.offset,
+        closed: state.closed,
+    }))
 }
 
 /// Sends input; answers when the operation took it. Bytes it has already are skipped, so sending again does no harm.
