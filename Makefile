@@ -8,8 +8,9 @@ TARGET := target/x86_64-unknown-linux-gnu/release
 export DURABLE_BIN ?= $(CURDIR)/$(TARGET)/durable
 # Debian packages by name: the pool's tools, what tests look at the machine with, and the peers of `make bench`.
 RUN_PACKAGES := btrfs-progs gcc jq libc6-dev
+DEMO_PACKAGES := $(RUN_PACKAGES) bsdextrautils git
 TEST_PACKAGES := $(RUN_PACKAGES) busybox-static e2fsprogs git iproute2 procps sqlite3 uidmap util-linux
-BENCH_PACKAGES := $(TEST_PACKAGES) bubblewrap crun runc
+BENCH_PACKAGES := $(TEST_PACKAGES) bubblewrap crun make runc
 
 # A test that hangs says so here, and not an hour later.
 LIMIT := timeout -k 10 900
@@ -21,10 +22,12 @@ define install
 	  else echo "needs the Debian packages $${missing[*]}: install them as root" >&2; exit 1; fi; fi
 endef
 
-.PHONY: build deps deps-test deps-bench fmt lint unit system test demo bench kill-matrix test-power openapi clean
+.PHONY: build deps deps-demo deps-test deps-bench fmt lint unit system test demo demo-fork bench bench-workspace kill-matrix test-power openapi clean
 
 deps:
 	$(call install,$(RUN_PACKAGES))
+deps-demo:
+	$(call install,$(DEMO_PACKAGES))
 deps-test:
 	$(call install,$(TEST_PACKAGES))
 deps-bench:
@@ -57,9 +60,16 @@ demo: build
 	cargo build --release -p model-server
 	demo/run
 
+demo-fork: deps-demo build
+	demo/fork
+
 bench: deps-bench build
 	cargo build --release -p bench
 	cargo run --release -p bench --bin bench
+
+bench-workspace: deps-bench build
+	cargo build --release -p bench
+	cargo run --release -p bench --bin bench -- --only workspace
 
 kill-matrix: deps-test build
 	cargo build --release -p model-server

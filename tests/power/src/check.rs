@@ -47,6 +47,7 @@ pub(crate) fn sandbox(
     events(seen, &after, tally);
     operations(api, seen, &after, tally)?;
     cuts(pool, seen, &after, tally);
+    forks(api, pool, seen, tally)?;
     head(pool, seen, &after, tally)
 }
 
@@ -291,6 +292,36 @@ fn missing(dir: &Path, op: &str) -> Option<String> {
         Ok(text) => Some(format!("{} holds {text:?}", path.display())),
         Err(error) => Some(format!("{}: {error}", path.display())),
     }
+}
+
+/// Every announced fork is there, with a journal and a workspace of its own that hold what its source had settled.
+fn forks(api: &mut Api, pool: &Path, seen: &Seen, tally: &mut Tally) -> Result<(), Failure> {
+    for (when, fork, op) in &seen.forks {
+        tally.forks += 1;
+        let there = api.list()?.into_iter().find(|view| view.name.as_str() == fork);
+        let Some(view) = there else {
+            tally.gone(*when, fork, "the fork was announced, and it is gone");
+            continue;
+        };
+        if view.state == SandboxState::Damaged {
+            tally.gone(*when, fork, "the fork is damaged");
+            continue;
+        }
+        let journal = api.bytes(&format!("/v1/sandboxes/{fork}/journal?from=1"))?;
+        let first = journal.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let first: Value = serde_json::from_slice(first).unwrap_or_default();
+        let text = |key: &str| first[key].as_str().unwrap_or_default().to_owned();
+        let (workspace, cut) = (text("workspace"), text("cut"));
+        for tree in [
+            pool.join("heads").join(&workspace),
+            pool.join("cuts").join(&workspace).join(&cut),
+        ] {
+            if let Some(problem) = missing(&tree.join("up/workspace"), op) {
+                tally.gone(*when, fork, &format!("the fork was announced: {problem}"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The files after the cut: what settled is in them, nothing ran twice, and nothing ran that was not journaled first.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bench::api::command;
 use bench::{Api, Failure};
-use protocol::api::{EventView, OpView};
+use protocol::api::{EventView, OpView, SandboxView};
 use protocol::{Image, OpId, Seq};
 
 /// When something was announced.
@@ -57,9 +57,14 @@ pub(crate) struct Seen {
     pub(crate) intents: Vec<(When, OpId, Seq)>,
     /// Operations that settled as far as a client was told, and their output.
     pub(crate) settled: Vec<(When, OpView, Vec<u8>)>,
+    /// Forks that were announced, and an operation whose file each must hold.
+    pub(crate) forks: Vec<(When, String, String)>,
     /// Answers that were wrong in themselves.
     pub(crate) wrong: Vec<String>,
 }
+
+/// Forks of one sandbox in one run: each is a sandbox more to look at afterwards.
+const MAX_FORKS: u64 = 6;
 
 /// How much goes on in one sandbox.
 #[derive(Debug, Clone, Copy)]
@@ -112,7 +117,8 @@ pub(crate) fn work(
         let commands = shape
             .command_line
             .then(|| scope.spawn(|| keep_calling(program, data, sandbox, shape, power, stop)));
-        for thread in clients.into_iter().chain(commands) {
+        let forker = scope.spawn(|| keep_forking(data, sandbox, shape, power, stop));
+        for thread in clients.into_iter().chain(commands).chain([forker]) {
             match thread.join() {
                 Ok(part) => seen.add(part),
                 Err(_) => seen.wrong.push("a client panicked".to_owned()),
@@ -132,6 +138,7 @@ impl Seen {
         self.asked.extend(part.asked);
         self.intents.extend(part.intents);
         self.settled.extend(part.settled);
+        self.forks.extend(part.forks);
         self.wrong.extend(part.wrong);
     }
 
@@ -176,6 +183,48 @@ fn keep_asking(
             Ok(settled) => seen
                 .settled
                 .push((power.when(), settled.view, settled.stdout)),
+            Err(failure) => {
+                seen.note(&failure);
+                break;
+            }
+        }
+    }
+    seen
+}
+
+/// Runs an operation, then forks the sandbox, a few times over.
+fn keep_forking(
+    data: &Path,
+    sandbox: &str,
+    shape: Shape,
+    power: &Power,
+    stop: &AtomicBool,
+) -> Seen {
+    let mut seen = Seen::default();
+    let mut api = match Api::connect(data) {
+        Ok(api) => api,
+        Err(failure) => {
+            seen.note(&failure);
+            return seen;
+        }
+    };
+    for nth in 0..MAX_FORKS {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let op = format!("f-{nth}");
+        let spec = command(&["sh", "-c", &script(&op, "f", shape.ballast)]);
+        seen.asked.push(op.clone());
+        let fork = format!("{sandbox}-f{nth}");
+        let done = api.exec(sandbox, &op, &spec, |_| {}).and_then(|settled| {
+            seen.settled
+                .push((power.when(), settled.view, settled.stdout));
+            let ask = serde_json::json!({ "names": [fork] });
+            let path = format!("/v1/sandboxes/{sandbox}/forks");
+            api.call::<Vec<SandboxView>>(hyper::Method::POST, &path, Some(&ask))
+        });
+        match done {
+            Ok(_) => seen.forks.push((power.when(), fork, op)),
             Err(failure) => {
                 seen.note(&failure);
                 break;

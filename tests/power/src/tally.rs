@@ -14,6 +14,7 @@ pub(crate) struct Tally {
     pub(crate) intents: u64,
     pub(crate) settlements: u64,
     pub(crate) cuts: u64,
+    pub(crate) forks: u64,
     /// Operations that nobody was told of: told as lost after the cut.
     pub(crate) lost: u64,
     /// Operations that nobody was told of: told with their exit code after the cut.
@@ -70,6 +71,7 @@ impl Tally {
         self.intents += other.intents;
         self.settlements += other.settlements;
         self.cuts += other.cuts;
+        self.forks += other.forks;
         self.lost += other.lost;
         self.late_exits += other.late_exits;
         self.not_journaled += other.not_journaled;
@@ -104,7 +106,7 @@ impl Tally {
 
     pub(crate) fn report(&self) -> String {
         let mut out = format!(
-            "{} cuts of power, {} sandboxes\nannounced: {} events, {} intents, {} settlements, {} cuts\n\
+            "{} cuts of power, {} sandboxes\nannounced: {} events, {} intents, {} settlements, {} cuts, {} forks\n\
              not announced: {} operations told as lost, {} told with their exit code, {} that left no trace\n\
              told in the very moment of the cut, and not there: {}\n",
             self.cycles,
@@ -113,6 +115,7 @@ impl Tally {
             self.intents,
             self.settlements,
             self.cuts,
+            self.forks,
             self.lost,
             self.late_exits,
             self.not_journaled,

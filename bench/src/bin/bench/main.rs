@@ -1,12 +1,13 @@
 //! What does durability cost, and against whom? One table, peers in the same run and in turns with us.
 //!
-//! `make bench`, or `cargo run --release -p bench -- [--dir D] [--json FILE] [--only exec,create,appends,output,cuts,restart]
+//! `make bench`, or `cargo run --release -p bench -- [--dir D] [--json FILE] [--only exec,create,appends,output,cuts,restart,workspace]
 //! [--quick]`, as root. Each measurement checks its results as well as its times; a missed aim is told and is no failure, a
 //! wrong result is one.
 
 #![forbid(unsafe_code)]
 
 mod appends;
+mod branches;
 mod create;
 mod cuts;
 mod exec;
@@ -28,7 +29,11 @@ use peers::Peers;
 use table::Group;
 use world::World;
 
-const PARTS: [&str; 6] = ["exec", "create", "appends", "output", "cuts", "restart"];
+const PARTS: [&str; 7] = [
+    "exec", "create", "appends", "output", "cuts", "restart", WORKSPACE,
+];
+/// Takes minutes and gigabytes, so it is only measured when it is asked for.
+const WORKSPACE: &str = "workspace";
 
 struct Options {
     dir: PathBuf,
@@ -69,7 +74,8 @@ fn run(options: &Options) -> Result<(), Failure> {
     let some = |full: usize, quick: usize| if options.quick { quick } else { full };
     let mut groups: Vec<Group> = Vec::new();
     for part in PARTS {
-        if !options.only.is_empty() && !options.only.iter().any(|only| only == part) {
+        let is_asked_for = options.only.iter().any(|only| only == part);
+        if !is_asked_for && (part == WORKSPACE || !options.only.is_empty()) {
             continue;
         }
         say(&format!("measuring {part} …"));
@@ -82,6 +88,7 @@ fn run(options: &Options) -> Result<(), Failure> {
             }
             "output" => output::run(&world, some(5, 1))?,
             "cuts" => cuts::run(&world, some(30, 3))?,
+            WORKSPACE => branches::run(&world, options.quick)?,
             _ => restart::run(&mut world, &[1, some(200, 20)], some(5, 2))?,
         });
     }
