@@ -74,7 +74,7 @@ pub(crate) fn entries(
     } else {
         let one = layer::file_in(a.dir.home(one.layer, path)?, name, path)?;
         let two = layer::file_in(b.dir.home(two.layer, path)?, name, path)?;
-        !same_bytes(one, two).map_err(Error::io("read", path))?
+        !same_bytes(one, two, a.found.entry.size).map_err(Error::io("read", path))?
     };
     let one = a.dir.complete(a.found.entry, name, path)?;
     let two = b.dir.complete(b.found.entry, name, path)?;
@@ -85,16 +85,17 @@ pub(crate) fn entries(
     Ok(what.any().then_some((what, one, two)))
 }
 
-/// Reads both to the first difference or the end.
-pub(crate) fn same_bytes(mut a: impl Read, mut b: impl Read) -> std::io::Result<bool> {
-    const PIECE: usize = 64 << 10;
-    let (mut one, mut two) = (vec![0; PIECE], vec![0; PIECE]);
+/// Reads both, of about `size` bytes, to the first difference or the end.
+pub(crate) fn same_bytes(mut a: impl Read, mut b: impl Read, size: u64) -> std::io::Result<bool> {
+    // Most files are small, and a buffer that is cleared costs as much as one that is read.
+    let piece = usize::try_from(size).map_or(64 << 10, |size| size.saturating_add(1).min(64 << 10));
+    let (mut one, mut two) = (vec![0; piece], vec![0; piece]);
     loop {
         let (first, second) = (fill(&mut a, &mut one)?, fill(&mut b, &mut two)?);
         if one[..first] != two[..second] {
             return Ok(false);
         }
-        if first < PIECE {
+        if first < piece {
             return Ok(true);
         }
     }

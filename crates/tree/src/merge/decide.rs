@@ -155,7 +155,7 @@ impl Plan {
                 self.ours.content(path, one)?,
                 self.theirs.content(path, two)?,
             );
-            if compare::same_bytes(a, b).map_err(Error::io("read", path))? {
+            if compare::same_bytes(a, b, one.size).map_err(Error::io("read", path))? {
                 return Ok(Content::Ours);
             }
         }

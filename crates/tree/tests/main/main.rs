@@ -5,6 +5,8 @@ mod merges;
 #[cfg(test)]
 mod patches;
 #[cfg(test)]
+mod snapshots;
+#[cfg(test)]
 mod streams;
 #[cfg(test)]
 mod views;

@@ -176,9 +176,18 @@ pub(crate) fn tree(rng: &mut StdRng) -> Tree {
 }
 
 pub(crate) fn mutated(rng: &mut StdRng, old: &Tree) -> Tree {
+    mutated_by(rng, old, 14)
+}
+
+/// The same, but no file moves.
+pub(crate) fn mutated_in_place(rng: &mut StdRng, old: &Tree) -> Tree {
+    mutated_by(rng, old, 10)
+}
+
+fn mutated_by(rng: &mut StdRng, old: &Tree, fates: u32) -> Tree {
     let mut new = old.clone();
     for path_of in old.keys() {
-        match (rng.random_range(0..14), new[path_of].clone()) {
+        match (rng.random_range(0..fates), new[path_of].clone()) {
             (0..3, Node::File { content, mode }) => {
                 let content = edited(rng, &content);
                 new.insert(path_of.clone(), Node::File { content, mode });
@@ -192,7 +201,7 @@ pub(crate) fn mutated(rng: &mut StdRng, old: &Tree) -> Tree {
             }
             (5, _) => drop(new.insert(path_of.clone(), node(rng))),
             (6, _) => drop(new.remove(path_of)),
-            (7 | 8, Node::File { content, mode }) => {
+            (12 | 13, Node::File { content, mode }) => {
                 let content = if rng.random_bool(0.5) {
                     edited(rng, &content)
                 } else {
