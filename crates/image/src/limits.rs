@@ -35,7 +35,7 @@ impl Default for Limits {
             max_name_bytes: 255,
             max_path_bytes: 4095,
             max_unpacked_bytes: 64 << 30,
-            max_ratio: 250,
+            max_ratio: 200,
             free_bytes: 1 << 30,
             max_extension_bytes: 1 << 20,
             max_sparse_segments: 1 << 20,

@@ -92,10 +92,6 @@ impl Tree {
         self.is_root
     }
 
-    pub(crate) fn root(&self) -> &Place {
-        &self.root
-    }
-
     /// Returns how many directories were made on the way since this was last asked.
     pub(crate) fn take_made(&mut self) -> u64 {
         std::mem::take(&mut self.made)
