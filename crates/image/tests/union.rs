@@ -147,6 +147,14 @@ fn honest(mut said: Said, below: &Union) -> Said {
         parents(path).all(|p| puts.get(p).is_none_or(|put| put.what == What::Dir))
     });
     let puts = said.puts.clone();
+    // A layer that both makes a link and hides something through it says nothing that can be understood.
+    let own_link = |p: &str| {
+        puts.get(p)
+            .is_some_and(|put| matches!(put.what, What::Symlink(_)))
+    };
+    said.whiteouts.retain(|path| !parents(path).any(own_link));
+    said.opaques
+        .retain(|path| !parents(path).any(own_link) && !own_link(path));
     let exists = |to: &String| {
         let here = puts
             .get(to)

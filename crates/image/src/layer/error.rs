@@ -50,11 +50,9 @@ pub enum LayerError {
     },
     /// The content is not the one that the configuration names.
     #[error(
-        "its unpacked content has the digest {found}, and the image's configuration says {expected}"
+        "its unpacked content has the digest {found}, which is not what the image's configuration says"
     )]
     DiffId {
-        /// What the configuration says.
-        expected: Digest,
         /// What came.
         found: Digest,
     },

@@ -50,8 +50,7 @@ pub(crate) fn apply(
     }
     let found = unpacked?;
     if found != expected.diff_id {
-        let expected = expected.diff_id;
-        return Err(LayerError::DiffId { expected, found });
+        return Err(LayerError::DiffId { found });
     }
     Ok(())
 }

@@ -239,11 +239,7 @@ impl Tree {
     }
 
     /// Removes from a directory what `keep` does not want, given its path; directories kept are gone through too.
-    pub(crate) fn prune(
-        &mut self,
-        place: &Place,
-        keep: &mut dyn FnMut(&[u8], &Place, &[u8]) -> Result<Keep, Errno>,
-    ) -> Result<(), Errno> {
+    pub(crate) fn prune(&mut self, place: &Place, keep: &mut Choose<'_>) -> Result<(), Errno> {
         let fd = open_below(&*place.fd, b"", OFlags::RDONLY)?;
         for (name, _) in list(&fd)? {
             let mut path = place.path.to_vec();
@@ -264,6 +260,9 @@ impl Tree {
         Ok(())
     }
 }
+
+/// Decides what becomes of something, given its path, the directory that it is in, and its name there.
+type Choose<'c> = dyn FnMut(&[u8], &Place, &[u8]) -> Result<Keep, Errno> + 'c;
 
 /// What becomes of something that is pruned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

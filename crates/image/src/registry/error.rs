@@ -28,13 +28,11 @@ pub enum RegistryError {
         said: String,
     },
     /// It has no such image. Some registries also say so to those who may not see it.
-    #[error("{host} has no {repository} ({what}){said}")]
+    #[error("{host} has no {what}{said}")]
     NotFound {
         /// The registry.
         host: String,
-        /// The image's name there.
-        repository: String,
-        /// The tag or digest.
+        /// The image's name there, and the tag or digest.
         what: String,
         /// What it said, after a colon.
         said: String,

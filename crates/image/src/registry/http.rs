@@ -183,12 +183,11 @@ impl Http {
                 repository,
                 said,
             },
-            StatusCode::NOT_FOUND => RegistryError::NotFound {
-                host,
-                repository,
-                what: path.rsplit('/').next().unwrap_or(path).to_owned(),
-                said,
-            },
+            StatusCode::NOT_FOUND => {
+                let last = path.rsplit('/').next().unwrap_or(path);
+                let what = format!("{repository} ({last})");
+                RegistryError::NotFound { host, what, said }
+            }
             status => RegistryError::Status {
                 host,
                 status: status.as_u16(),

@@ -290,14 +290,11 @@ enum Ended {
 /// Returns the next piece of a body; an error is words for people.
 async fn next(body: &mut Incoming) -> Result<Option<Bytes>, String> {
     loop {
-        let frame = match tokio::time::timeout(IDLE_TIMEOUT, body.frame()).await {
-            Ok(frame) => frame,
-            Err(_) => {
-                return Err(format!(
-                    "nothing came for {} seconds",
-                    IDLE_TIMEOUT.as_secs()
-                ));
-            }
+        let Ok(frame) = tokio::time::timeout(IDLE_TIMEOUT, body.frame()).await else {
+            return Err(format!(
+                "nothing came for {} seconds",
+                IDLE_TIMEOUT.as_secs()
+            ));
         };
         match frame {
             None => return Ok(None),
