@@ -186,7 +186,16 @@ fn open(options: &Serve, data: &Path) -> Result<Shared, ApiError> {
         host.nodename().to_string_lossy(),
         std::process::id()
     );
+    let images = data.join("images");
+    let images = image::Store::open(&images).map_err(|e| {
+        ApiError::new(
+            ErrorCode::Unavailable,
+            format!("cannot open the images in {}: {e}", images.display()),
+        )
+    })?;
     Ok(Shared {
+        images,
+        unpacking: tokio::sync::RwLock::new(()),
         store: Arc::new(store),
         pool: Arc::from(pool),
         level: Arc::new(level),

@@ -12,6 +12,7 @@ use protocol::{
 use workspace::{Keep, Pool};
 
 use crate::error;
+use crate::images;
 use crate::machine;
 use crate::models;
 use crate::sandbox::{self, Handle, Place};
@@ -166,6 +167,7 @@ impl Engine {
             )
             .hint("give the absolute path of an unpacked root file system after `dir:`"));
         }
+        let asked_cwd = ask.cwd.is_some();
         let cwd = ask.cwd.unwrap_or_else(|| "/workspace".to_owned());
         if !cwd.starts_with('/') {
             return Err(ApiError::new(
@@ -184,7 +186,7 @@ impl Engine {
             )
             .hint("give at least 4M"));
         }
-        let spec = SandboxSpec {
+        let mut spec = SandboxSpec {
             name: ask.name.clone(),
             image: ask.image,
             image_digest: None,
@@ -195,6 +197,8 @@ impl Engine {
             env: ask.env,
             cwd,
         };
+        let _kept = self.shared.unpacking.read().await;
+        images::unpack(&self.shared, &mut spec, asked_cwd).await?;
         let id = self.number(&ask.name).await?;
         let first = |workspace| Event::Created { spec, workspace };
         let made = self.furnish(id, |pool| pool.create(), first).await;
@@ -220,6 +224,7 @@ impl Engine {
             ));
         }
         let source = self.get(name)?;
+        let _kept = self.shared.unpacking.read().await;
         let held = source.hold(ask.at).await?;
         let spec = source.ask(|reply| sandbox::Request::Spec { reply }).await?;
         let forks = ask.names.iter().map(|name| {
@@ -423,6 +428,29 @@ impl Engine {
         }));
         views.sort_by(|a, b| a.name.cmp(&b.name));
         views
+    }
+
+    /// Whether any sandbox is too damaged to say what it stands on.
+    pub(crate) fn has_damaged(&self) -> bool {
+        let damaged = self.damaged.read();
+        !damaged
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .is_empty()
+    }
+
+    /// Lists which sandbox stands on which image, by digest.
+    pub(crate) async fn image_users(&self) -> Vec<(String, String)> {
+        let handles: Vec<Handle> = self.read().values().cloned().collect();
+        let mut users = Vec::new();
+        for handle in handles {
+            // One that is being removed stands on none.
+            if let Ok(spec) = handle.ask(|reply| sandbox::Request::Spec { reply }).await
+                && let Some(digest) = spec.image_digest
+            {
+                users.push((digest, handle.name.to_string()));
+            }
+        }
+        users
     }
 
     /// Returns how many sandboxes there are.

@@ -10,6 +10,7 @@ mod branch;
 mod compose;
 mod engine;
 mod error;
+mod images;
 mod link;
 mod machine;
 mod models;

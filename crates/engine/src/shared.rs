@@ -27,6 +27,10 @@ pub struct Shared {
     pub pool: Arc<dyn workspace::Pool>,
     /// How sandboxes are isolated.
     pub level: Arc<dyn isolation::Level>,
+    /// Unpacked images.
+    pub images: image::Store,
+    /// Held for reading while a sandbox is made on an image, for writing while one is removed.
+    pub unpacking: tokio::sync::RwLock<()>,
     /// The host process that asks model endpoints.
     pub relay: gateway::RelayHandle,
     /// Where things are.

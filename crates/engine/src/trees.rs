@@ -10,6 +10,7 @@ use tree::{Change, Options, Trust, View};
 
 use crate::engine::Engine;
 use crate::error;
+use crate::images;
 use crate::sandbox::{Handle, Held, Request};
 use crate::state::Cut;
 
@@ -46,10 +47,11 @@ impl Engine {
         let spec = handle.ask(|reply| Request::Spec { reply }).await?;
         let cut = held.place.cut.as_ref();
         let upper = cut.map(|(of, cut)| self.shared().pool.cut_path(of, cut));
+        let image = images::root(self.shared(), &spec)?;
         let lower = self
             .shared()
             .level
-            .lower(&spec.image)
+            .lower(&image)
             .map_err(|e| error::of_level(&e))?;
         let view = View {
             upper,

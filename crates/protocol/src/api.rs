@@ -16,7 +16,7 @@ use crate::{
 pub struct CreateSandbox {
     /// What to call it; unique among living sandboxes.
     pub name: SandboxName,
-    /// `host` or `dir:PATH`.
+    /// `host`, `dir:PATH`, `oci:REF`, `oci-archive:FILE` or `docker-archive:FILE`.
     #[serde(default = "host")]
     pub image: Image,
     /// What it may use.
@@ -151,6 +151,29 @@ pub struct ForkedFrom {
 pub struct RewindSandbox {
     /// A checkpoint's id or label, a place in the journal, or `start`.
     pub to: String,
+}
+
+/// Pulls an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct PullImage {
+    /// `oci:REF`, `oci-archive:FILE` or `docker-archive:FILE`.
+    pub image: Image,
+}
+
+/// One unpacked image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ImageView {
+    /// The digest of its manifest.
+    pub digest: String,
+    /// The names that led to it when they were last pulled.
+    pub references: Vec<String>,
+    /// What it takes of the disk.
+    pub size_bytes: u64,
+    /// When it was made, as its maker says (RFC 3339).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<String>,
+    /// Sandboxes that stand on it.
+    pub used_by: Vec<String>,
 }
 
 /// One path that differs between two places.

@@ -3,7 +3,7 @@
 use axum::Json;
 use utoipa::OpenApi as _;
 
-use crate::api::{checkpoints, journal, ops, sandboxes, sessions, trees};
+use crate::api::{checkpoints, images, journal, ops, sandboxes, sessions, trees};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -19,6 +19,9 @@ use crate::api::{checkpoints, journal, ops, sandboxes, sessions, trees};
         sandboxes::remove,
         sandboxes::start,
         sandboxes::stop,
+        images::list,
+        images::pull,
+        images::remove,
         checkpoints::take,
         checkpoints::list,
         checkpoints::label,

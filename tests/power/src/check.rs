@@ -298,7 +298,10 @@ fn missing(dir: &Path, op: &str) -> Option<String> {
 fn forks(api: &mut Api, pool: &Path, seen: &Seen, tally: &mut Tally) -> Result<(), Failure> {
     for (when, fork, op) in &seen.forks {
         tally.forks += 1;
-        let there = api.list()?.into_iter().find(|view| view.name.as_str() == fork);
+        let there = api
+            .list()?
+            .into_iter()
+            .find(|view| view.name.as_str() == fork);
         let Some(view) = there else {
             tally.gone(*when, fork, "the fork was announced, and it is gone");
             continue;
@@ -308,7 +311,10 @@ fn forks(api: &mut Api, pool: &Path, seen: &Seen, tally: &mut Tally) -> Result<(
             continue;
         }
         let journal = api.bytes(&format!("/v1/sandboxes/{fork}/journal?from=1"))?;
-        let first = journal.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let first = journal
+            .split(|byte| *byte == b'\n')
+            .next()
+            .unwrap_or_default();
         let first: Value = serde_json::from_slice(first).unwrap_or_default();
         let text = |key: &str| first[key].as_str().unwrap_or_default().to_owned();
         let (workspace, cut) = (text("workspace"), text("cut"));

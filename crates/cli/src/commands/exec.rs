@@ -46,8 +46,8 @@ pub(crate) struct Args {
     /// A user of the image, `uid` or `uid:gid`.
     #[arg(long, short = 'u', value_name = "USER")]
     user: Option<String>,
-    /// Program and arguments.
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// Program and arguments. The image's own command where none is given.
+    #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
 }
 

@@ -11,6 +11,7 @@ mod doctor;
 mod exec;
 mod fork;
 mod harness;
+mod image;
 mod log;
 mod op;
 mod probe;
@@ -74,6 +75,7 @@ enum Command {
     Stop(stop::Args),
     Rm(rm::Args),
     Harness(harness::Args),
+    Image(image::Args),
     Doctor(doctor::Args),
 }
 
@@ -155,6 +157,7 @@ async fn dispatch(command: Command, world: &World) -> Outcome {
         Command::Probe(args) => Box::pin(probe::run(args, world)).await,
         Command::Stop(args) => stop::run(args, world).await,
         Command::Rm(args) => rm::run(args, world).await,
+        Command::Image(args) => image::run(args, world).await,
         Command::Harness(args) => harness::run(args, world).await,
         Command::Serve(_) | Command::Doctor(_) => Ok(ExitCode::SUCCESS),
     }

@@ -23,7 +23,7 @@ use crate::machine;
 use crate::recover::{Files, Verdict, verdict};
 use crate::shared::Shared;
 use crate::state::{OpState, lost};
-use crate::{branch, error};
+use crate::{branch, error, images};
 
 /// How long a supervisor that was told to end may take beyond the grace it gives to its processes.
 const STOP_SLACK: Duration = Duration::from_secs(10);
@@ -106,11 +106,18 @@ impl Sandbox {
                 return;
             }
         };
+        let image = match images::root(&self.shared, &self.state.spec) {
+            Ok(image) => image,
+            Err(problem) => {
+                let _ended = self.done.send(Done::Up(Err(problem)));
+                return;
+            }
+        };
         let harness = self.shared.harness_dir();
         let spec = StartSpec {
             sandbox: self.id,
             hostname: self.name.as_str().to_owned(),
-            image: self.state.spec.image.clone(),
+            image,
             binary: self.shared.config.binary.clone(),
             exe_args: vec!["__supervisor".to_owned()],
             harness_dir: harness.is_dir().then_some(harness),

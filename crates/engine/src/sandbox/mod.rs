@@ -223,6 +223,11 @@ impl Handle {
     /// `conflict` for a used id with another command; `invalid` for a command that cannot be started, with nothing
     /// journaled; `unavailable` where the sandbox cannot be started.
     pub async fn exec(&self, op: OpId, spec: OpSpec, origin: Origin) -> Result<Attached, ApiError> {
+        let mut spec = spec;
+        if spec.argv.is_empty() && spec.role == protocol::Role::Command {
+            // The image's own program, where it has one.
+            spec.argv = self.ask(|reply| Request::Spec { reply }).await?.command;
+        }
         if spec.argv.is_empty() || spec.argv[0].is_empty() {
             return Err(ApiError::new(ErrorCode::Invalid, "the command is empty")
                 .hint("give a program after `--`"));

@@ -1,6 +1,7 @@
 //! The routes, one file per noun.
 
 pub(crate) mod checkpoints;
+pub(crate) mod images;
 pub(crate) mod journal;
 pub(crate) mod ops;
 pub(crate) mod sandboxes;
@@ -40,6 +41,10 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
             put(checkpoints::label),
         )
         .route("/v1/sandboxes/{name}/forks", post(checkpoints::fork))
+        .route(
+            "/v1/images",
+            get(images::list).post(images::pull).delete(images::remove),
+        )
         .route("/v1/diff", get(trees::diff))
         .route("/v1/sandboxes/{name}/compose", post(trees::compose))
         .route("/v1/sandboxes/{name}/blame", get(trees::blame))
