@@ -241,7 +241,7 @@ pub(crate) fn ops_of_cuts(
                 running: if cut.quiet {
                     Vec::new()
                 } else {
-                    open_at(cut.at)
+                    open_at(cut.until)
                 },
             };
             before = cut.until;

@@ -8,6 +8,7 @@ mod bad;
 mod branches;
 mod exec;
 mod files;
+mod images;
 mod journal;
 mod many;
 mod net;
