@@ -160,7 +160,7 @@ fn what_is_not_there_is_named_and_nothing_is_made() -> Res<()> {
 fn a_command_line_that_lacks_something_says_what_in_json_too() -> Res<()> {
     let world = World::new("line")?;
     for (args, names) in [
-        (&["--json", "exec", "a"][..], "<CMD>"),
+        (&["--json", "exec"][..], "<NAME>"),
         (&["--json", "read", "a"], "<ID>"),
         (&["--json", "frobnicate"], "frobnicate"),
         (

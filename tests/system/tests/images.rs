@@ -48,7 +48,7 @@ fn an_image_is_unpacked_once_and_what_it_says_of_programs_holds() -> Res<()> {
     let file = archive(world.root())?;
     let image = format!("docker-archive:{}", file.display());
     world.create("a", &["--image", &image])?;
-    world.create("b", &["--image", &image, "--env", "COLOUR=red"])?;
+    world.create("b", &["--image", &image, "--sandbox-env", "COLOUR=red"])?;
     let run = |name: &str, script: &str| world.must(&["exec", name, "--", "sh", "-c", script]);
     assert_eq!(
         run("a", "id -un; pwd; echo $COLOUR; ls; cat kept")?.out(),
