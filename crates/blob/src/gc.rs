@@ -1,7 +1,7 @@
 //! Garbage collection: mark and sweep beside pushes that know nothing of it.
 //!
 //! A sweep first says, in an object under `gc/`, which packs it is about to take; then it reads which snapshots there
-//! are; then it removes what none of them needs. A push writes its snapshot first and then reads `gc/` and the index. So
+//! are; then it removes what none of them needs. A push announces its snapshot first and then reads `gc/` and the index. So
 //! either the sweep sees the snapshot, or the push sees the sweep. The argument in full is in `docs/blob-format.md`.
 
 use std::sync::Arc;
@@ -22,6 +22,9 @@ use crate::store::Store;
 const LOCK: &str = "gc-lock/lock";
 /// A pack is written anew once so little of it is needed, in percent.
 const MOSTLY_DEAD: u64 = 30;
+
+/// An announced snapshot is taken for a killed push's once it is so old.
+const PENDING: Duration = Duration::from_secs(24 * 3600);
 
 /// Whether a collection does what it finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,6 +147,7 @@ impl Store {
                 report.snapshots.push(id);
             }
         }
+        let roots = self.roots()?;
         let known = Arc::new(self.known()?);
         if let Some(name) = known.damaged.first() {
             // Its chunks count as missing: no reason to take more away.
@@ -156,7 +160,7 @@ impl Store {
         let forgotten: IdSet<SnapshotId> = report.snapshots.iter().copied().collect();
         let mut marked = IdSet::default();
         let mut marks = Marks::default();
-        self.mark(&fetch, &mut marks, &mut marked, &forgotten)?;
+        self.mark(&fetch, &roots, &mut marks, &mut marked, &forgotten)?;
         let mut plan = Plan::make(self, &known, &marks, options, &mut report)?;
         if options.run == Run::Dry {
             report.packs = (plan.dead.len() + plan.partial.len()) as u64;
@@ -167,7 +171,8 @@ impl Store {
         // A snapshot goes before what it needs: a pull that starts now says that it is gone.
         self.backend
             .remove(report.snapshots.iter().map(snapshot::object).collect())?;
-        self.clear_refs(SystemTime::now() - options.grace.min(age(SystemTime::UNIX_EPOCH)))?;
+        self.clear_refs(options.grace)?;
+        self.clear_pending(options.grace.max(PENDING))?;
         report.repacked_bytes = self.repack(&fetch, &plan, &marks)?;
         plan.dead.append(&mut plan.partial);
 
@@ -207,22 +212,54 @@ impl Store {
         Ok(report)
     }
 
+    /// Lists the announced snapshots, and then the published ones: one that is published between is seen, twice perhaps.
+    /// The index is read after that, so that it has the packs of all of them.
+    fn roots(&self) -> Result<Roots> {
+        let pending = self.backend.list("pending")?;
+        Ok(Roots {
+            pending: pending
+                .iter()
+                .filter_map(|listed| listed.name.parse().ok())
+                .collect(),
+            published: self.list()?,
+        })
+    }
+
     /// Marks what all snapshots need, but for those marked before and those to be forgotten.
     fn mark(
         &self,
         fetch: &Fetch<'_>,
+        roots: &Roots,
         marks: &mut Marks,
         marked: &mut IdSet<SnapshotId>,
         forgotten: &IdSet<SnapshotId>,
     ) -> Result<()> {
-        for id in self.list()? {
-            if forgotten.contains(&id) || !marked.insert(id) {
+        for id in &roots.published {
+            if forgotten.contains(id) || !marked.insert(*id) {
                 continue;
             }
-            match self.snapshot(&id) {
+            match self.snapshot(id) {
                 Ok(snapshot) => marks.mark(fetch, &snapshot)?,
-                // A push took it back.
+                // Somebody removed it.
                 Err(Error::NoSnapshot(_)) => {}
+                Err(why) => return Err(why),
+            }
+        }
+        for id in &roots.pending {
+            // Published since the listing, or given up; an announcement goes after the snapshot is there.
+            let Some(snapshot) = snapshot::read_pending(self, id)? else {
+                match self.snapshot(id) {
+                    Ok(snapshot) => marks.mark(fetch, &snapshot)?,
+                    Err(Error::NoSnapshot(_)) => {}
+                    Err(why) => return Err(why),
+                }
+                continue;
+            };
+            // One whose chunks an earlier sweep took will not be published: its push finds that out. What was marked of
+            // it halfway must not make others count as marked.
+            let mut own = Marks::default();
+            match own.mark(fetch, &snapshot) {
+                Ok(()) | Err(Error::Chunk(_)) => marks.chunks.extend(own.chunks),
                 Err(why) => return Err(why),
             }
         }
@@ -236,9 +273,10 @@ impl Store {
         marks: &mut Marks,
         marked: &mut IdSet<SnapshotId>,
     ) -> Result<IdSet<PackId>> {
+        let roots = self.roots()?;
         let all = Arc::new(self.known()?);
         let fetch = Fetch::new(self, Arc::clone(&all));
-        self.mark(&fetch, marks, marked, &IdSet::default())?;
+        self.mark(&fetch, &roots, marks, marked, &IdSet::default())?;
         let rest = self.known()?.without(&|pack| doomed.contains(pack));
         let mut rescued = IdSet::default();
         for chunk in &marks.chunks {
@@ -249,6 +287,16 @@ impl Store {
             }
         }
         Ok(rescued)
+    }
+
+    /// Removes what killed pushes announced and never published.
+    fn clear_pending(&self, older: Duration) -> Result<()> {
+        let listed = self.backend.list("pending")?;
+        let old = listed.iter().filter(|listed| age(listed.modified) >= older);
+        self.backend.remove(
+            old.map(|listed| format!("pending/{}", listed.name))
+                .collect(),
+        )
     }
 
     /// Copies what is needed out of packs that are mostly dead.
@@ -281,6 +329,12 @@ impl Store {
         sink.finish()?;
         Ok(sink.new_bytes.into_inner())
     }
+}
+
+/// What is not garbage.
+struct Roots {
+    pending: Vec<SnapshotId>,
+    published: Vec<SnapshotId>,
 }
 
 /// Which packs may go.
@@ -339,6 +393,13 @@ impl Plan {
                 plan.partial.push(pack);
             }
         }
+        // An index without its pack: a push was too late with it, or the pack was lost. It would mislead.
+        plan.dead.extend(
+            known
+                .dangling
+                .iter()
+                .filter(|pack| !plan.sizes.contains_key(pack)),
+        );
         Ok(plan)
     }
 
@@ -347,6 +408,6 @@ impl Plan {
     }
 }
 
-fn age(of: SystemTime) -> Duration {
+pub(crate) fn age(of: SystemTime) -> Duration {
     SystemTime::now().duration_since(of).unwrap_or_default()
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::backend::Backend;
 use crate::envelope::{self, Body};
 use crate::error::{Error, Result};
-use crate::id::{ChunkId, IdMap, PackId};
+use crate::id::{ChunkId, IdMap, IdSet, PackId};
 use crate::key::Vault;
 use crate::pack::{Frame, Index};
 use crate::wire::Reader;
@@ -31,6 +31,8 @@ pub(crate) struct Known {
     pub(crate) packs: Vec<(PackId, Index)>,
     pub(crate) by_pack: IdMap<PackId, u32>,
     places: IdMap<ChunkId, Place>,
+    /// Packs that have an index object and are not there. What other packs have too is found there.
+    pub(crate) dangling: IdSet<PackId>,
     /// Index objects that cannot be read.
     pub(crate) damaged: Vec<String>,
 }
@@ -38,11 +40,17 @@ pub(crate) struct Known {
 impl Known {
     /// Reads what the store has, as much as possible from the copy.
     pub(crate) fn load(backend: &Backend, vault: &Vault, cache: Option<&Path>) -> Result<Self> {
-        let listed = names(backend)?;
+        // The packs after the indexes: whatever index is listed, its pack was there before.
+        let mut listed = names(backend, "index")?;
+        let packs: IdSet<PackId> = names(backend, "packs")?.into_iter().collect();
+        listed.sort_by_key(|pack| !packs.contains(pack));
         let mut copies = cache.map(read_cache).unwrap_or_default();
         let mut known = Self::default();
         let mut fresh = Vec::new();
         for pack in listed {
+            if !packs.contains(&pack) {
+                known.dangling.insert(pack);
+            }
             if let Some(index) = copies.remove(&pack) {
                 known.add(pack, index);
                 continue;
@@ -118,6 +126,7 @@ impl Known {
         }
         let mut rest = Self {
             damaged: self.damaged,
+            dangling: self.dangling,
             ..Self::default()
         };
         for (pack, index) in self.packs {
@@ -134,10 +143,10 @@ pub(crate) fn object(pack: PackId) -> String {
     format!("index/{pack}")
 }
 
-/// The packs that have an index object.
-pub(crate) fn names(backend: &Backend) -> Result<Vec<PackId>> {
+/// The packs that have an object in `index` or `packs`.
+pub(crate) fn names(backend: &Backend, dir: &str) -> Result<Vec<PackId>> {
     Ok(backend
-        .list("index")?
+        .list(dir)?
         .iter()
         .filter_map(|listed| listed.name.parse().ok())
         .collect())

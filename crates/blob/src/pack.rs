@@ -7,6 +7,10 @@ use crate::id::{ChunkId, PackId};
 use crate::key::Vault;
 use crate::wire::{Malformed, Reader, put_len, put_num};
 
+/// Random bytes that a pack begins with. No two packs have one name: a sweep that removes one cannot hit another that a
+/// push is writing, of the same chunks, just then.
+const HEAD: usize = 16;
+
 /// A frame is closed once it is so long. Larger ones compress better, and cost more when one small file is wanted.
 pub(crate) const FRAME: usize = 256 << 10;
 /// A pack is closed once it is so long.
@@ -118,6 +122,9 @@ pub(crate) struct Filling {
 
 impl Filling {
     pub(crate) fn push(&mut self, frame: Sealed) {
+        if self.bytes.is_empty() {
+            self.bytes.extend_from_slice(&rand::random::<[u8; HEAD]>());
+        }
         let first = len32(self.index.chunks.len());
         self.index.frames.push(Frame {
             class: frame.class,
@@ -133,16 +140,21 @@ impl Filling {
 
     /// Takes over what another holds.
     pub(crate) fn append(&mut self, other: Self) {
+        if self.bytes.is_empty() {
+            *self = other;
+            return;
+        }
         let (bytes, chunks) = (self.bytes.len() as u64, len32(self.index.chunks.len()));
         self.index
             .frames
             .extend(other.index.frames.into_iter().map(|mut frame| {
-                frame.at += bytes;
+                frame.at += bytes - HEAD as u64;
                 frame.chunks = frame.chunks.start + chunks..frame.chunks.end + chunks;
                 frame
             }));
         self.index.chunks.extend(other.index.chunks);
-        self.bytes.extend_from_slice(&other.bytes);
+        self.bytes
+            .extend_from_slice(other.bytes.get(HEAD..).unwrap_or_default());
     }
 
     pub(crate) fn id(&self) -> PackId {
@@ -169,7 +181,7 @@ impl Index {
     pub(crate) fn decode(text: &[u8]) -> Result<Self, Malformed> {
         let mut from = Reader(text);
         let mut index = Self::default();
-        let mut at = 0u64;
+        let mut at = HEAD as u64;
         for _ in 0..from.count(3)? {
             let flags = from.byte()?;
             let class = match flags >> 1 {

@@ -11,11 +11,11 @@ use crate::cache::{New, Old, Row};
 use crate::error::{Error, Result};
 use crate::fetch::Fetch;
 use crate::gc;
-use crate::id::{PackId, SnapshotId};
+use crate::id::{IdSet, PackId, SnapshotId};
 use crate::index;
 use crate::scan::Scan;
 use crate::sink::Sink;
-use crate::snapshot::{self, Snapshot, Stream};
+use crate::snapshot::{self, Ready, Snapshot, Stream};
 use crate::store::Store;
 use crate::stream;
 use crate::verify;
@@ -56,7 +56,9 @@ impl<'s> Push<'s> {
         let parent = parent.map(|id| store.snapshot(id)).transpose()?;
         // What a garbage collection is about to take away is as good as gone.
         let doomed = gc::doomed(store)?;
-        let known = Arc::new(store.known()?.without(&|pack| doomed.contains(pack)));
+        let known = store.known()?;
+        let lost: IdSet<PackId> = known.dangling.union(&doomed).copied().collect();
+        let known = Arc::new(known.without(&|pack| lost.contains(pack)));
         Ok(Self {
             store,
             sink: Sink::new(&store.backend, &store.vault, known),
@@ -131,7 +133,7 @@ impl<'s> Push<'s> {
     /// them.
     pub fn commit(mut self, note: serde_json::Value) -> Result<(SnapshotId, PushReport)> {
         let written = self.sink.finish()?;
-        let snapshot = snapshot::write(
+        let ready = snapshot::ready(
             self.store,
             Snapshot {
                 id: SnapshotId([0; 32]),
@@ -142,14 +144,15 @@ impl<'s> Push<'s> {
                 note,
                 tree: self.tree.as_ref().map(|tree| tree.root.entry.clone()),
             },
-        )?;
+        );
         let known = &self.sink.known.packs;
         let relied: Vec<PackId> = known
             .iter()
             .chain(&written)
             .map(|(pack, _)| *pack)
             .collect();
-        self.still_there(&snapshot, &relied)?;
+        self.publish(&ready, &relied)?;
+        let snapshot = ready.snapshot;
         self.report.new_bytes = self.sink.new_bytes.load(Relaxed);
         self.report.stored_bytes = self.sink.stored_bytes.load(Relaxed);
 
@@ -174,26 +177,42 @@ impl<'s> Push<'s> {
         Ok((snapshot.id, self.report))
     }
 
-    /// Looks, after the snapshot was written, whether a collection took or is about to take what it needs.
+    /// Announces the snapshot, checks that no collection took or is about to take what it needs, and publishes it.
     ///
-    /// The order is what makes it safe: the snapshot, then the collections' intents, then the index. See the format page.
-    fn still_there(&self, snapshot: &Snapshot, relied: &[PackId]) -> Result<()> {
+    /// The order is what makes it safe; see the format page. A collection clears announcements away that are a day old:
+    /// then the check is made once more, after the snapshot itself, which the next collection sees.
+    fn publish(&self, ready: &Ready, relied: &[PackId]) -> Result<()> {
+        let store = self.store;
+        let id = &ready.snapshot.id;
+        let pending = snapshot::pending(id);
+        ready.announce(store)?;
+        if !self.still_there(&ready.snapshot, relied)? {
+            store.backend.remove(vec![pending])?;
+            return Err(Error::Swept);
+        }
+        ready.publish(store)?;
+        if store.backend.get(&pending)?.is_none() && !self.still_there(&ready.snapshot, relied)? {
+            store.backend.remove(vec![snapshot::object(id)])?;
+            return Err(Error::Swept);
+        }
+        store.backend.remove(vec![pending])
+    }
+
+    fn still_there(&self, snapshot: &Snapshot, relied: &[PackId]) -> Result<bool> {
+        // The intents before the packs: a sweep takes its intent back after it has removed what is in it.
         let doomed = gc::doomed(self.store)?;
-        let there: crate::id::IdSet<PackId> =
-            index::names(&self.store.backend)?.into_iter().collect();
+        let there: IdSet<PackId> = index::names(&self.store.backend, "packs")?
+            .into_iter()
+            .collect();
         let lost = |pack: &PackId| doomed.contains(pack) || !there.contains(pack);
         if !relied.iter().any(lost) {
-            return Ok(());
+            return Ok(true);
         }
-        let rest = self.store.known()?.without(&|pack| doomed.contains(pack));
-        let fetch = Fetch::new(self.store, Arc::new(rest));
-        if verify::all_known(&fetch, snapshot)? {
-            return Ok(());
-        }
-        self.store
-            .backend
-            .remove(vec![snapshot::object(&snapshot.id)])?;
-        Err(Error::Swept)
+        // Most of what was known is not needed by this snapshot, or another pack has it too.
+        let known = self.store.known()?;
+        let lost: IdSet<PackId> = known.dangling.union(&doomed).copied().collect();
+        let rest = known.without(&|pack| lost.contains(pack));
+        verify::all_known(&Fetch::new(self.store, Arc::new(rest)), snapshot)
     }
 }
 

@@ -87,12 +87,14 @@ impl Store {
         Ok(all)
     }
 
-    /// Removes generations that were passed and are older than `before`.
-    pub(crate) fn clear_refs(&self, before: std::time::SystemTime) -> Result<()> {
+    /// Removes generations that were passed and are so old.
+    pub(crate) fn clear_refs(&self, older: std::time::Duration) -> Result<()> {
         for name in self.backend.dirs("refs")? {
             let mut listed = self.backend.list(&format!("refs/{name}"))?;
             listed.pop();
-            let old = listed.iter().filter(|listed| listed.modified < before);
+            let old = listed
+                .iter()
+                .filter(|listed| crate::gc::age(listed.modified) >= older);
             let gone = old
                 .map(|listed| format!("refs/{name}/{}", listed.name))
                 .collect();

@@ -68,8 +68,14 @@ struct StoredStream {
     content: String,
 }
 
-/// Writes a snapshot object. `id` of what is given is put right.
-pub(crate) fn write(store: &Store, mut snapshot: Snapshot) -> Result<Snapshot> {
+/// A snapshot object ready to be written.
+pub(crate) struct Ready {
+    pub(crate) snapshot: Snapshot,
+    text: Vec<u8>,
+}
+
+/// Encodes a snapshot, and puts its `id` right.
+pub(crate) fn ready(store: &Store, mut snapshot: Snapshot) -> Ready {
     let encoded = |encode: &dyn Fn(&mut Vec<u8>)| {
         let mut to = Vec::new();
         encode(&mut to);
@@ -99,26 +105,51 @@ pub(crate) fn write(store: &Store, mut snapshot: Snapshot) -> Result<Snapshot> {
     };
     let text = serde_json::to_vec(&stored).expect("a snapshot is plain JSON");
     snapshot.id = store.vault.snapshot_id(&text);
-    let name = object(&snapshot.id);
-    let object = envelope::close(&store.vault, &name, Body::Sealed, text);
-    if !store.backend.create(&name, object)? {
-        return Err(Error::Invalid(format!(
-            "snapshot {} exists already",
-            snapshot.id
-        )));
+    Ready { snapshot, text }
+}
+
+impl Ready {
+    /// Writes the object where it is not a snapshot yet, but kept in mind by every collection.
+    pub(crate) fn announce(&self, store: &Store) -> Result<()> {
+        self.write(store, &pending(&self.snapshot.id))
     }
-    Ok(snapshot)
+
+    /// Makes it a snapshot.
+    pub(crate) fn publish(&self, store: &Store) -> Result<()> {
+        self.write(store, &object(&self.snapshot.id))
+    }
+
+    fn write(&self, store: &Store, name: &str) -> Result<()> {
+        let object = envelope::close(&store.vault, name, Body::Sealed, self.text.clone());
+        if store.backend.create(name, object)? {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!("{name} exists already")))
+    }
 }
 
 /// Reads one.
 pub(crate) fn read(store: &Store, id: &SnapshotId) -> Result<Snapshot> {
-    let name = object(id);
-    let bytes = store.backend.get(&name)?.ok_or(Error::NoSnapshot(*id))?;
-    let text = envelope::open(&store.vault, &name, Body::Sealed, &bytes)?;
+    read_at(store, id, &object(id))?.ok_or(Error::NoSnapshot(*id))
+}
+
+/// Reads one that is not published yet; `None` if it is by now, or was given up.
+pub(crate) fn read_pending(store: &Store, id: &SnapshotId) -> Result<Option<Snapshot>> {
+    read_at(store, id, &pending(id))
+}
+
+fn read_at(store: &Store, id: &SnapshotId, name: &str) -> Result<Option<Snapshot>> {
+    let Some(bytes) = store.backend.get(name)? else {
+        return Ok(None);
+    };
+    let text = envelope::open(&store.vault, name, Body::Sealed, &bytes)?;
     if store.vault.snapshot_id(&text) != *id {
         return Err(Error::damaged(name, "it is another snapshot"));
     }
-    parse(*id, &text).ok_or_else(|| Error::damaged(name, "it is malformed"))
+    match parse(*id, &text) {
+        Some(snapshot) => Ok(Some(snapshot)),
+        None => Err(Error::damaged(name, "it is malformed")),
+    }
 }
 
 fn parse(id: SnapshotId, text: &[u8]) -> Option<Snapshot> {
@@ -152,6 +183,11 @@ fn parse(id: SnapshotId, text: &[u8]) -> Option<Snapshot> {
 /// The name of a snapshot's object.
 pub(crate) fn object(id: &SnapshotId) -> String {
     format!("snapshots/{id}")
+}
+
+/// The name of its object while it is checked whether all it needs is there.
+pub(crate) fn pending(id: &SnapshotId) -> String {
+    format!("pending/{id}")
 }
 
 /// Milliseconds since 1970.

@@ -1,9 +1,12 @@
 //! Reads everything that a snapshot needs and tells what is damaged: all of it, not only the first.
 
+use std::sync::Arc;
+
 use crate::entry::Kind;
 use crate::error::{Damage, Error, Result};
 use crate::fetch::{Bad, Fault, Fetch};
 use crate::id::SnapshotId;
+use crate::index::Known;
 use crate::plan::{self, Marks, Want};
 use crate::sink;
 use crate::snapshot::Snapshot;
@@ -38,7 +41,9 @@ impl Store {
     /// Those of the store, and a damaged snapshot object. Damaged packs and chunks are in the report.
     pub fn verify(&self, id: &SnapshotId) -> Result<VerifyReport> {
         let snapshot = self.snapshot(id)?;
-        let fetch = self.fetch()?;
+        // Not from this machine's copy of the index: it is the store that is checked.
+        let known = Known::load(&self.backend, &self.vault, None)?;
+        let fetch = Fetch::new(self, Arc::new(known));
         let mut report = VerifyReport {
             damaged_indexes: fetch.known.damaged.clone(),
             ..VerifyReport::default()

@@ -126,7 +126,8 @@ fn a_push_heals_what_a_lost_index_took_along() {
         fs::write(index, "nonsense").unwrap();
     }
     assert!(world.pull(&first).is_err());
-    let (second, _) = push(&world.store(), &world.path("tree"), Some(&cache));
+    // By a machine that has no copy of the index.
+    let (second, _) = push(&world.elsewhere(), &world.path("tree"), Some(&cache));
     for id in [first, second] {
         tree::assert_same(
             &world.path("tree"),
