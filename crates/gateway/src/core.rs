@@ -75,7 +75,7 @@ pub(crate) enum Decision {
     /// Serve this answer, recorded or still being recorded.
     Serve(Claim),
     /// Ask the upstream; it is in the fold already, so that nobody decides the same beside it.
-    Ask(Claim, watch::Sender<Shown>, Event),
+    Ask(Claim, watch::Sender<Shown>, Box<Event>),
     /// Too many are running.
     Busy,
 }
@@ -245,7 +245,7 @@ impl Core {
         let shown = watch::Sender::default();
         index.live.insert(request.clone(), shown.subscribe());
         let claim = self.claim(index, request.clone(), &sender);
-        Decision::Ask(claim, shown, event)
+        Decision::Ask(claim, shown, Box::new(event))
     }
 
     fn claim(

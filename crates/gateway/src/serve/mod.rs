@@ -112,7 +112,7 @@ async fn turn(
                     body: sent.clone(),
                 };
                 // On its own: the answer is recorded whether or not this client stays.
-                let asking = recorder::ask(Arc::clone(&core), dialect, requested, begin, shown);
+                let asking = recorder::ask(Arc::clone(&core), dialect, *requested, begin, shown);
                 core.spawn(asking);
                 claim
             }

@@ -1,0 +1,230 @@
+//! A push: a tree and streams go in, a snapshot comes out. Nothing is visible before the snapshot object is written.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::SystemTime;
+
+use crate::cache::{New, Old, Row};
+use crate::error::{Error, Result};
+use crate::fetch::Fetch;
+use crate::gc;
+use crate::id::{IdSet, PackId, SnapshotId};
+use crate::index;
+use crate::scan::Scan;
+use crate::sink::Sink;
+use crate::snapshot::{self, Ready, Snapshot, Stream};
+use crate::store::Store;
+use crate::stream;
+use crate::verify;
+
+/// What a push did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PushReport {
+    /// Entries of the tree.
+    pub entries: u64,
+    /// Files that were read, because the cache did not know them as they are.
+    pub read_files: u64,
+    /// Their bytes, holes included.
+    pub read_bytes: u64,
+    /// Bytes of chunks that the store did not have.
+    pub new_bytes: u64,
+    /// What these take in the store, compressed and sealed.
+    pub stored_bytes: u64,
+}
+
+/// A push under way. Dropped before [`commit`](Self::commit), it leaves chunks that the next push finds, and nothing else.
+pub struct Push<'s> {
+    store: &'s Store,
+    sink: Sink<'s>,
+    parent: Option<Snapshot>,
+    tree: Option<Tree>,
+    streams: BTreeMap<String, Stream>,
+    report: PushReport,
+}
+
+struct Tree {
+    root: Row,
+    new: New,
+    cache: Option<PathBuf>,
+}
+
+impl<'s> Push<'s> {
+    pub(crate) fn new(store: &'s Store, parent: Option<&SnapshotId>) -> Result<Self> {
+        let parent = parent.map(|id| store.snapshot(id)).transpose()?;
+        // What a garbage collection is about to take away is as good as gone.
+        let doomed = gc::doomed(store)?;
+        let known = store.known()?;
+        let lost: IdSet<PackId> = known.dangling.union(&doomed).copied().collect();
+        let known = Arc::new(known.without(&|pack| lost.contains(pack)));
+        Ok(Self {
+            store,
+            sink: Sink::new(&store.backend, &store.vault, known),
+            streams: BTreeMap::new(),
+            parent,
+            tree: None,
+            report: PushReport::default(),
+        })
+    }
+
+    /// Pushes the files of a directory, which must stand still meanwhile: a read-only cut.
+    ///
+    /// `cache` is a file of this machine that remembers the tree; it belongs to one workspace and is written when the
+    /// push is committed. It may be absent, old or torn.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] with the path that cannot be read, or that changed meanwhile.
+    pub fn tree(&mut self, dir: &Path, cache: Option<&Path>) -> Result<()> {
+        let old = cache.and_then(|path| Old::read(path, &self.store.id));
+        let scan = Scan::new(&self.sink, dir, old.as_ref())?;
+        let (root, new) = scan.run(self.store.threads())?;
+        self.report.entries = scan.counts.entries.load(Relaxed);
+        self.report.read_files = scan.counts.read_files.load(Relaxed);
+        self.report.read_bytes = scan.counts.read_bytes.load(Relaxed);
+        self.tree = Some(Tree {
+            root,
+            new,
+            cache: cache.map(Path::to_owned),
+        });
+        Ok(())
+    }
+
+    /// Pushes a stream: what it had in the parent, up to `from`, and then what the reader gives. Returns its length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the parent's stream is shorter than `from`.
+    pub fn stream(&mut self, name: &str, reader: &mut dyn Read, from: u64) -> Result<u64> {
+        let before = self.parent.as_ref().and_then(|parent| {
+            let stream = parent.streams.get(name)?;
+            Some((parent.id, stream))
+        });
+        let fetch = Fetch::new(self.store, Arc::clone(&self.sink.known));
+        let stream = stream::push(&self.sink, &fetch, name, before, from, reader)?;
+        let len = stream.len;
+        self.streams.insert(name.to_owned(), stream);
+        Ok(len)
+    }
+
+    /// Takes a stream over from the parent as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if there is no parent with such a stream.
+    pub fn keep_stream(&mut self, name: &str) -> Result<u64> {
+        let stream = self
+            .parent
+            .as_ref()
+            .and_then(|parent| parent.streams.get(name))
+            .ok_or_else(|| Error::Invalid(format!("the parent has no stream {name:?}")))?;
+        let (len, stream) = (stream.len, stream.clone());
+        self.streams.insert(name.to_owned(), stream);
+        Ok(len)
+    }
+
+    /// Waits until all of it is durable, then writes the snapshot object. `note` is the caller's; nothing here reads it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Swept`] if a garbage collection took chunks away that were relied on; the same push, begun anew, uploads
+    /// them.
+    pub fn commit(mut self, note: serde_json::Value) -> Result<(SnapshotId, PushReport)> {
+        let written = self.sink.finish()?;
+        let ready = snapshot::ready(
+            self.store,
+            Snapshot {
+                id: SnapshotId([0; 32]),
+                created: SystemTime::now(),
+                parents: self.parent.iter().map(|parent| parent.id).collect(),
+                streams: std::mem::take(&mut self.streams),
+                entries: self.report.entries,
+                note,
+                tree: self.tree.as_ref().map(|tree| tree.root.entry.clone()),
+            },
+        );
+        let known = &self.sink.known.packs;
+        let relied: Vec<PackId> = known
+            .iter()
+            .chain(&written)
+            .map(|(pack, _)| *pack)
+            .collect();
+        self.publish(&ready, &relied)?;
+        let snapshot = ready.snapshot;
+        self.report.new_bytes = self.sink.new_bytes.load(Relaxed);
+        self.report.stored_bytes = self.sink.stored_bytes.load(Relaxed);
+
+        if let Some(path) = self.store.index_cache() {
+            let records: Vec<_> = written
+                .iter()
+                .map(|(pack, index)| (*pack, index.encode()))
+                .collect();
+            remembered(&path, index::append(&path, &records));
+        }
+        if let Some(Tree {
+            root,
+            new,
+            cache: Some(path),
+        }) = &self.tree
+        {
+            remembered(
+                path,
+                new.write(path, &self.store.id, relied.iter().copied(), root),
+            );
+        }
+        Ok((snapshot.id, self.report))
+    }
+
+    /// Announces the snapshot, checks that no collection took or is about to take what it needs, and publishes it.
+    ///
+    /// The order is what makes it safe; see the format page. A collection clears announcements away that are a day old:
+    /// then the check is made once more, after the snapshot itself, which the next collection sees.
+    fn publish(&self, ready: &Ready, relied: &[PackId]) -> Result<()> {
+        let store = self.store;
+        let id = &ready.snapshot.id;
+        let pending = snapshot::pending(id);
+        ready.announce(store)?;
+        if !self.still_there(&ready.snapshot, relied)? {
+            store.backend.remove(vec![pending])?;
+            return Err(Error::Swept);
+        }
+        ready.publish(store)?;
+        if store.backend.get(&pending)?.is_none() && !self.still_there(&ready.snapshot, relied)? {
+            store.backend.remove(vec![snapshot::object(id)])?;
+            return Err(Error::Swept);
+        }
+        store.backend.remove(vec![pending])
+    }
+
+    fn still_there(&self, snapshot: &Snapshot, relied: &[PackId]) -> Result<bool> {
+        // The intents before the packs: a sweep takes its intent back after it has removed what is in it.
+        let doomed = gc::doomed(self.store)?;
+        let there: IdSet<PackId> = index::names(&self.store.backend, "packs")?
+            .into_iter()
+            .collect();
+        let lost = |pack: &PackId| doomed.contains(pack) || !there.contains(pack);
+        if !relied.iter().any(lost) {
+            return Ok(true);
+        }
+        // Most of what was known is not needed by this snapshot, or another pack has it too.
+        let known = self.store.known()?;
+        let lost: IdSet<PackId> = known.dangling.union(&doomed).copied().collect();
+        let rest = known.without(&|pack| lost.contains(pack));
+        verify::all_known(&Fetch::new(self.store, Arc::new(rest)), snapshot)
+    }
+}
+
+/// A cache that cannot be written costs the next push time, and nothing else.
+fn remembered(path: &Path, written: std::io::Result<()>) {
+    if let Err(why) = written {
+        tracing::warn!(path = %path.display(), %why, "the cache cannot be written");
+    }
+}
+
+impl std::fmt::Debug for Push<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Push({:?})", self.report)
+    }
+}
