@@ -4,7 +4,12 @@
 //! `cargo run --release -p durable-blob --example push_bench [DIR] [ROUNDS]`; wants `restic`, `tar` and `zstd` on the
 //! path. All stores are directories of one disk; ours and restic's are encrypted, ours is measured plain as well.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a benchmark"
+)]
 
 use std::fs;
 use std::io::Write;
@@ -247,6 +252,7 @@ struct Table(Vec<(&'static str, &'static str, Vec<Duration>)>);
 
 impl Table {
     fn add(&mut self, what: &'static str, who: &'static str, time: Duration) {
+        eprintln!("{what:18} {who:12} {:7.3} s", time.as_secs_f64());
         match self.0.iter_mut().find(|row| row.0 == what && row.1 == who) {
             Some(row) => row.2.push(time),
             None => self.0.push((what, who, vec![time])),

@@ -32,7 +32,7 @@ pub(crate) fn surplus<'a>(
             let bucket = match age {
                 _ if *index < latest => return false,
                 ..HOURLY_MS => Some((HOUR_MS, cut.at_ms.0 / HOUR_MS)),
-                ..DAILY_MS => Some((DAY_MS, cut.at_ms.0 / DAY_MS)),
+                HOURLY_MS..DAILY_MS => Some((DAY_MS, cut.at_ms.0 / DAY_MS)),
                 _ => None,
             };
             // The youngest of its hour or day stays.

@@ -149,7 +149,7 @@ fn a_daemon_killed_around_a_rewind_leaves_it_done_or_not_done() -> Res<()> {
         drop(rewind.finish()?);
         assert_eq!(read(&world, "ada")?, text, "{point}");
         let two = world.run(&["op", "ada", "two", "--json"])?;
-        assert_eq!(two.code == Some(0), true, "{}", two.err());
+        assert_eq!(two.code, Some(0), "{}", two.err());
         write(&world, "three", "3")?;
         assert_eq!(settled(&world, "three")?["outcome"], "exited");
         world.end_clean()?;
