@@ -136,12 +136,17 @@ pub trait Pool: Send + Sync {
     /// For the start of the daemon: it must not run beside verbs that make something which `keep` does not name yet.
     fn gc(&self, keep: &[Keep]) -> Result<Swept>;
 
-    /// Returns the bytes of file content that were written between the cut before this one and it, as far as they are on
-    /// disk for it alone or for it and later ones; `None` where the pool cannot tell cheaply.
+    /// Returns the bytes of file content that a cut has on disk and `before`, an earlier cut of the same workspace, has not;
+    /// all of its bytes where there is no earlier one. `None` where the pool cannot tell cheaply.
     ///
     /// # Errors
-    /// [`crate::Error::NoCut`] if there is none of that name.
-    fn cost(&self, workspace: &WorkspaceId, cut: &CutId) -> Result<Option<u64>>;
+    /// [`crate::Error::NoCut`] if one of them is not there.
+    fn cost(
+        &self,
+        workspace: &WorkspaceId,
+        cut: &CutId,
+        before: Option<&CutId>,
+    ) -> Result<Option<u64>>;
 
     /// Returns how full the pool is.
     fn usage(&self) -> Result<Usage>;

@@ -78,9 +78,18 @@ impl Handle {
             return Err(ApiError::new(ErrorCode::Invalid, empty)
                 .hint("that place needs no checkpoint: it is called `start`"));
         };
-        let all = self.checkpoints().await?;
-        all.into_iter()
-            .find(|view| view.id == id)
+        let mut cuts = self.ask(|reply| Request::Checkpoints { reply }).await?;
+        let at = cuts.iter().position(|(_, view)| view.id == id);
+        let Some(at) = at else {
+            return Err(unknown(&self.name, id.as_str()));
+        };
+        // Only what it takes to tell of this one.
+        cuts.truncate(at + 1);
+        let pair = cuts.split_off(at.saturating_sub(1));
+        let costed = self.with_costs(pair).await?;
+        costed
+            .into_iter()
+            .next_back()
             .ok_or_else(|| unknown(&self.name, id.as_str()))
     }
 
@@ -90,14 +99,28 @@ impl Handle {
     /// The sandbox is gone.
     pub async fn checkpoints(&self) -> Result<Vec<CheckpointView>, ApiError> {
         let cuts = self.ask(|reply| Request::Checkpoints { reply }).await?;
+        self.with_costs(cuts).await
+    }
+
+    /// Adds what each costs, against the one before it of the same head.
+    async fn with_costs(
+        &self,
+        cuts: Vec<(Cut, CheckpointView)>,
+    ) -> Result<Vec<CheckpointView>, ApiError> {
         let shared = self.shared.clone();
         let costs = tokio::task::spawn_blocking(move || {
-            cuts.into_iter()
-                .map(|(cut, mut view)| {
-                    view.cost_bytes = shared.pool.cost(&cut.workspace, &cut.id).ok().flatten();
-                    view
-                })
-                .collect()
+            let mut before: Option<Cut> = None;
+            let mut views = Vec::with_capacity(cuts.len());
+            for (cut, mut view) in cuts {
+                let earlier = before.as_ref().filter(|b| b.workspace == cut.workspace);
+                let earlier = earlier.map(|before| &before.id);
+                // One that was given back meanwhile costs nothing that can be told.
+                let cost = shared.pool.cost(&cut.workspace, &cut.id, earlier);
+                view.cost_bytes = cost.ok().flatten();
+                views.push(view);
+                before = Some(cut);
+            }
+            views
         });
         costs
             .await

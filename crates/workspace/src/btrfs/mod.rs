@@ -424,19 +424,23 @@ impl Pool for Btrfs {
         Ok(swept)
     }
 
-    fn cost(&self, workspace: &WorkspaceId, cut: &CutId) -> Result<Option<u64>> {
+    fn cost(
+        &self,
+        workspace: &WorkspaceId,
+        cut: &CutId,
+        before: Option<&CutId>,
+    ) -> Result<Option<u64>> {
         let snapshot = self.open_cut(workspace, cut)?;
         let path = self.names.cut(workspace, cut);
         let look = |errno| Error::errno("look at", &path, errno);
-        let own = btrfs::info(as_fd(&snapshot)).map_err(look)?;
-        let mut before = None;
-        for other in ids_in::<CutId>(&self.names.cuts_of(workspace))? {
-            let made = btrfs::info(as_fd(&self.open_cut(workspace, &other)?)).map_err(look)?;
-            if made.made < own.made {
-                before = before.max(Some(made.made));
+        let since = match before {
+            Some(before) => {
+                let before = self.open_cut(workspace, before)?;
+                btrfs::info(as_fd(&before)).map_err(look)?.made
             }
-        }
-        let bytes = btrfs::young_bytes(as_fd(&snapshot), before.unwrap_or(0)).map_err(look)?;
+            None => 0,
+        };
+        let bytes = btrfs::young_bytes(as_fd(&snapshot), since).map_err(look)?;
         Ok(Some(bytes))
     }
 

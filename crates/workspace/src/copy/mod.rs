@@ -315,7 +315,12 @@ impl Pool for Copy {
         Ok(swept)
     }
 
-    fn cost(&self, workspace: &WorkspaceId, cut: &CutId) -> Result<Option<u64>> {
+    fn cost(
+        &self,
+        workspace: &WorkspaceId,
+        cut: &CutId,
+        _before: Option<&CutId>,
+    ) -> Result<Option<u64>> {
         let up = self.names.cut(workspace, cut).join("up");
         if !up.is_dir() {
             return Err(Error::NoCut {
