@@ -3,7 +3,7 @@
 //! Both look at cuts alone. Only applying a compose writes, and that is an operation inside the sandbox like any other.
 
 use std::fs::File;
-use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
+use std::io::{BufWriter, Seek as _, Write as _};
 
 use protocol::api::{ActionView, BlameView, ComposeSandbox, ComposeView, ConflictView, ForkedFrom};
 use protocol::{ApiError, ErrorCode, OpId, Replay, SandboxName};
@@ -14,7 +14,7 @@ use crate::error;
 use crate::sandbox::{Handle, Request};
 use crate::session::{Input, helper_id, run_helper};
 use crate::state::{Cut, Parent};
-use crate::trees::{Ops, Side, blocking, ignored, inside, text, unreadable};
+use crate::trees::{Ops, Side, blocking, descendant_trust, ignored, inside, text, unreadable};
 
 impl Engine {
     /// Brings what `from` changed since the two parted into a sandbox: all of it, or nothing where both changed the same.
@@ -40,10 +40,7 @@ impl Engine {
         }
         let base = self.common(&theirs, &ours).await?;
         // What parted from the base changed since or is the same inode still; the two sides are never compared so.
-        let trust = match self.shared().pool.kind() {
-            "btrfs" => Trust::InodeAndTimes,
-            _ => Trust::Nothing,
-        };
+        let trust = descendant_trust(&*self.shared().pool);
         let options = tree::MergeOptions {
             paths: ask
                 .paths
@@ -56,7 +53,7 @@ impl Engine {
         };
         let (b, o, t) = (base.view.clone(), ours.view.clone(), theirs.view.clone());
         let names = (into.to_string(), ask.from.clone());
-        let (mut view, mut stream) = blocking(move || {
+        let (mut view, stream) = blocking(move || {
             let sides = Sides {
                 base: &b,
                 ours: &o,
@@ -67,18 +64,14 @@ impl Engine {
                 base: "before",
                 theirs: &names.1,
             };
-            merge(sides, labels, &options)
+            merge(sides, labels, &options, ask.dry_run)
         })
         .await?;
         view.before = ours.held.place.cut.as_ref().map(|(_, cut)| cut.clone());
-        if ask.dry_run || !view.conflicts.is_empty() || view.actions.is_empty() {
-            return Ok(view);
+        if let Some(stream) = stream {
+            view.op = Some(apply(&ours.handle, stream).await?);
+            view.applied = true;
         }
-        stream
-            .seek(SeekFrom::Start(0))
-            .map_err(|e| error::internal("the changes are not readable", &e))?;
-        view.op = Some(apply(&ours.handle, stream).await?);
-        view.applied = true;
         Ok(view)
     }
 
@@ -131,10 +124,7 @@ impl Engine {
         let parent = handle.ask(|reply| Request::Parent { reply }).await?;
         let (pool, lower) = (self.shared().pool.clone(), now.view.lower.clone());
         // One timeline: each cut came from the one before it.
-        let trust = match pool.kind() {
-            "btrfs" => Trust::InodeAndTimes,
-            _ => Trust::Nothing,
-        };
+        let trust = descendant_trust(&*pool);
         let of = path.to_owned();
         let found = blocking(move || {
             let view = |cut: Option<&Cut>| View {
@@ -173,20 +163,14 @@ impl Engine {
     }
 }
 
-/// Decides, and writes what is to be done into a file that is nowhere in a directory.
+/// Decides; where there is something to be done, and it can be, it is written into a file that is nowhere in a directory.
 fn merge(
     sides: Sides<'_>,
     labels: Labels<'_>,
     options: &tree::MergeOptions,
-) -> Result<(ComposeView, File), ApiError> {
+    dry_run: bool,
+) -> Result<(ComposeView, Option<File>), ApiError> {
     let merge = tree::merge(sides, options).map_err(|e| unreadable(&e))?;
-    let no_room = |e: std::io::Error| error::internal("no room for the changes", &e);
-    let mut file = tempfile::tempfile().map_err(no_room)?;
-    let mut out = BufWriter::new(&mut file);
-    tree::write_actions(&merge, sides, tree::StreamOptions::default(), &mut out)
-        .map_err(|e| unreadable(&e))?;
-    out.flush().map_err(no_room)?;
-    drop(out);
     let mut conflicts = Vec::with_capacity(merge.conflicts.len());
     for conflict in &merge.conflicts {
         let marked = conflict.marked(sides, labels).map_err(|e| unreadable(&e))?;
@@ -196,6 +180,7 @@ fn merge(
             text: marked.and_then(|bytes| String::from_utf8(bytes).ok()),
         });
     }
+    let applies = !dry_run && conflicts.is_empty() && !merge.actions.is_empty();
     let view = ComposeView {
         applied: false,
         op: None,
@@ -203,7 +188,20 @@ fn merge(
         actions: merge.actions.iter().map(action_view).collect(),
         conflicts,
     };
-    Ok((view, file))
+    let stream = applies.then(|| written(&merge, sides)).transpose()?;
+    Ok((view, stream))
+}
+
+fn written(merge: &tree::Merge, sides: Sides<'_>) -> Result<File, ApiError> {
+    let no_room = |e: std::io::Error| error::internal("no room for the changes", &e);
+    let mut file = tempfile::tempfile().map_err(no_room)?;
+    let mut out = BufWriter::new(&mut file);
+    tree::write_actions(merge, sides, tree::StreamOptions::default(), &mut out)
+        .map_err(|e| unreadable(&e))?;
+    out.flush().map_err(no_room)?;
+    drop(out);
+    file.rewind().map_err(no_room)?;
+    Ok(file)
 }
 
 fn last_change(

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use protocol::api::ChangeView;
 use protocol::{ApiError, ErrorCode, OpId, SandboxName, SandboxSpec, Seq};
 use tree::{Change, Options, Trust, View};
+use workspace::Pool;
 
 use crate::engine::Engine;
 use crate::error;
@@ -81,7 +82,7 @@ impl Engine {
 
     /// The short way of comparing holds where one side's files came from the other's.
     async fn trust(&self, a: &Side, b: &Side) -> Result<Trust, ApiError> {
-        if self.shared().pool.kind() != "btrfs" || a.handle.id != b.handle.id {
+        if a.handle.id != b.handle.id {
             return Ok(Trust::Nothing);
         }
         let cuts = a.handle.ask(|reply| Request::Cuts { reply }).await?;
@@ -90,10 +91,19 @@ impl Engine {
             None => true,
         };
         Ok(if is_here(a) && is_here(b) {
-            Trust::InodeAndTimes
+            descendant_trust(&*self.shared().pool)
         } else {
             Trust::Nothing
         })
+    }
+}
+
+/// What shows that a file is the same in two cuts of which one came from the other: in a snapshot it keeps its inode and
+/// times, in a copy it has others.
+pub(crate) fn descendant_trust(pool: &dyn Pool) -> Trust {
+    match pool.kind() {
+        "btrfs" => Trust::InodeAndTimes,
+        _ => Trust::Nothing,
     }
 }
 

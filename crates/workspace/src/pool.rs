@@ -93,7 +93,9 @@ pub trait Pool: Send + Sync {
     /// `None`: nothing changed, nothing was made. Mounting an overlay over the head, which writes to `work`, is no change;
     /// an access time is one, so mount it `noatime`. That nothing changed is proven; now and then a cut is
     /// made though nothing did (a file that was deleted before the last cut and closed after it).
-    /// `Some`: every write that returned before this call is in it, and it is durable. A crash in the middle leaves
+    /// `Some`: every write that returned before this call is in it, and it is durable. Of what is written during the call, it
+    /// has a part: up to the middle of one write, and on btrfs the file may have its new length already and zeros at its
+    /// end. Stop the writers to have none of that. A crash in the middle leaves
     /// either nothing or a whole cut that no journal names: [`Pool::gc`] removes it, and the next cut compares with the
     /// last one that is there.
     ///
