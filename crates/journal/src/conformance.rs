@@ -256,6 +256,34 @@ cases! {
         assert!(tail.changed().await.is_err(), "a removed journal has no tail");
     }
 
+    async fn a_copy_goes_on_where_the_original_was(store) {
+        let (from, epoch) = journal(&store, "from").await;
+        store.append(append(from, 0, epoch, &["a", "b"])).await.expect("an append");
+        let later = store.lease(from, "node").await.expect("a lease").epoch;
+        store.append(append(from, 2, later, &["c"])).await.expect("an append");
+        let events = store.export(from, Seq(1), 9).await.expect("readable");
+        let to = store.create(&name("to")).await.expect("a free name");
+        assert_eq!(store.unleased().await, Ok(vec![to]));
+        store.import(to, events[..1].to_vec()).await.expect("the first event");
+        let again = store.import(to, events[..1].to_vec()).await;
+        assert!(matches!(again, Err(Error::Damaged { .. })), "{again:?}");
+        let mut other = events[1].clone();
+        other.at = UnixMillis(1);
+        let refused = store.import(to, vec![other, events[2].clone()]).await;
+        assert!(matches!(refused, Err(Error::Damaged { .. })), "{refused:?}");
+        let head = store.import(to, events[1..].to_vec()).await.expect("the rest");
+        assert_eq!(Ok(head), store.head(from).await);
+        assert_eq!(store.export(to, Seq(1), 9).await, Ok(events.clone()));
+        let lease = store.lease(to, "node").await.expect("a lease");
+        assert!(lease.epoch > later, "what was written there cannot be written again");
+        assert_eq!(store.unleased().await, Ok(Vec::new()));
+        let refused = store.import(to, events[2..].to_vec()).await;
+        assert_eq!(refused, Err(Error::Leased { sandbox: to, current: lease.epoch }));
+        store.append(append(to, 3, lease.epoch, &["d"])).await.expect("an append");
+        assert_eq!(texts(&store, to, 1, 9).await, ["a", "b", "c", "d"]);
+        assert!(store.verify(to, None).await.expect("a report").damage.is_empty());
+    }
+
     async fn a_removed_journal_is_gone(store) {
         let (sandbox, epoch) = journal(&store, "a").await;
         store.append(append(sandbox, 0, epoch, &["1"])).await.expect("it fits");

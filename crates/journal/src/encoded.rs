@@ -1,8 +1,10 @@
 //! Events as bytes: encoded and checksummed in the caller's task, so that the writer only chains and stores them.
 
-use protocol::{EVENT_VERSION, Epoch, Event, EventId, Head, Seq, Stored, UnixMillis, chain_hash};
+use protocol::{
+    EVENT_VERSION, Epoch, Event, EventId, Head, SandboxId, Seq, Stored, UnixMillis, chain_hash,
+};
 
-use crate::{Append, Error, Flaw, MAX_APPEND_BYTES};
+use crate::{Append, Damage, Error, Flaw, MAX_APPEND_BYTES};
 
 /// An event before it has a place.
 #[derive(Debug, Clone)]
@@ -46,22 +48,50 @@ pub(crate) fn encode(append: &Append) -> Result<Vec<Encoded>, Error> {
     Ok(encoded)
 }
 
+/// Decodes events that are to be copied in; refuses what no reader of this release would understand.
+pub(crate) fn decoded(sandbox: SandboxId, events: Vec<Raw>) -> Result<Vec<(Raw, Event)>, Error> {
+    if events.is_empty() {
+        return Err(Error::NothingToAppend { sandbox });
+    }
+    let decoded = events.into_iter().map(|raw| {
+        let seq = raw.seq;
+        let stored = raw.clone().decode();
+        let stored = stored.map_err(|flaw| Error::Damaged {
+            sandbox,
+            damage: Damage { seq, flaw },
+        })?;
+        Ok((raw, stored.event))
+    });
+    decoded.collect()
+}
+
 /// An event as an engine stores it.
-#[derive(Debug, Clone)]
-pub(crate) struct Raw {
-    pub(crate) seq: Seq,
-    pub(crate) id: EventId,
-    pub(crate) epoch: Epoch,
-    pub(crate) at: UnixMillis,
-    pub(crate) version: u16,
-    pub(crate) payload: Vec<u8>,
-    pub(crate) crc: u32,
-    pub(crate) hash: [u8; 32],
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Raw {
+    /// Its place.
+    pub seq: Seq,
+    /// Its random id.
+    pub id: EventId,
+    /// The epoch it was written under.
+    pub epoch: Epoch,
+    /// When it was written, for people.
+    pub at: UnixMillis,
+    /// The version of its payload.
+    pub version: u16,
+    /// What happened, JSON.
+    pub payload: Vec<u8>,
+    /// The payload's CRC-32.
+    pub crc: u32,
+    /// The chain hash over it and everything before it.
+    pub hash: [u8; 32],
 }
 
 impl Raw {
     /// Returns the event, or what is wrong with its bytes. The chain is the reader's business.
-    pub(crate) fn decode(self) -> Result<Stored, Flaw> {
+    ///
+    /// # Errors
+    /// The flaw.
+    pub fn decode(self) -> Result<Stored, Flaw> {
         if self.version > EVENT_VERSION {
             return Err(Flaw::NewerVersion {
                 version: self.version,

@@ -33,6 +33,16 @@ pub enum Error {
         /// The epoch that holds.
         current: Epoch,
     },
+    /// A copy of events was given to a journal that is written already.
+    #[error(
+        "the journal of sandbox {sandbox} is written under epoch {current} and takes no copies"
+    )]
+    Leased {
+        /// Whose journal.
+        sandbox: SandboxId,
+        /// The epoch that holds.
+        current: Epoch,
+    },
     /// The journal's head is not where the caller thinks.
     #[error("the journal of sandbox {sandbox} ends at {}", head.seq)]
     WrongSequence {
@@ -92,7 +102,9 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::NameTaken { .. } | Self::WrongSequence { .. } => ErrorCode::Conflict,
+            Self::NameTaken { .. } | Self::Leased { .. } | Self::WrongSequence { .. } => {
+                ErrorCode::Conflict
+            }
             Self::UnknownSandbox { .. } => ErrorCode::NotFound,
             Self::Fenced { .. } => ErrorCode::Fenced,
             Self::NothingToAppend { .. } | Self::TooLarge { .. } | Self::Unencodable { .. } => {

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod conformance;
+mod copy;
 mod damage;
 mod encoded;
 mod error;
@@ -15,6 +16,7 @@ pub mod sqlite;
 mod store;
 
 pub use damage::{Damage, Flaw, Report};
+pub use encoded::Raw;
 pub use error::{Error, Failure};
 pub use oracle::Oracle;
 pub use sqlite::{OnDamagedWal, OpenError, Sqlite};

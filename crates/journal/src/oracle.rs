@@ -5,15 +5,20 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use protocol::{Epoch, Event, EventId, Head, SandboxId, SandboxName, Seq, Stored, chain_hash};
+use protocol::{
+    EVENT_VERSION, Epoch, Event, EventId, Head, SandboxId, SandboxName, Seq, Stored, chain_hash,
+};
 use tokio::sync::watch;
 
-use crate::encoded::encode;
-use crate::{Append, BoxFuture, Damage, Error, Failure, Flaw, Lease, Report, Resolution, Store};
+use crate::encoded::{decoded, encode};
+use crate::{
+    Append, BoxFuture, Damage, Error, Failure, Flaw, Lease, Raw, Report, Resolution, Store,
+};
 
 struct Journal {
     name: SandboxName,
     epoch: Epoch,
+    leased: bool,
     events: Vec<Stored>,
     tail: watch::Sender<Seq>,
 }
@@ -86,6 +91,37 @@ impl State {
         Ok(head)
     }
 
+    fn import(&mut self, sandbox: SandboxId, events: Vec<Raw>) -> Result<Head, Error> {
+        let events = decoded(sandbox, events)?;
+        let journal = self.journal(sandbox)?;
+        if journal.leased {
+            return Err(Error::Leased {
+                sandbox,
+                current: journal.epoch,
+            });
+        }
+        let (mut head, mut epoch, mut copied) = (journal.head(), journal.epoch, Vec::new());
+        for (raw, event) in events {
+            if let Some(flaw) = raw.flaw_after(head, epoch) {
+                let damage = Damage { seq: raw.seq, flaw };
+                return Err(Error::Damaged { sandbox, damage });
+            }
+            (head, epoch) = (raw.head(), raw.epoch);
+            copied.push(Stored {
+                seq: raw.seq,
+                id: raw.id,
+                epoch: raw.epoch,
+                at: raw.at,
+                event,
+                hash: raw.hash,
+            });
+        }
+        journal.events.extend(copied);
+        journal.epoch = epoch;
+        journal.tail.send_replace(head.seq);
+        Ok(head)
+    }
+
     fn lease(&mut self, sandboxes: &[SandboxId]) -> Result<Vec<Lease>, Error> {
         for &sandbox in sandboxes {
             self.journal(sandbox)?;
@@ -95,6 +131,7 @@ impl State {
             .map(|&sandbox| {
                 let journal = self.journal(sandbox)?;
                 journal.epoch = journal.epoch.next();
+                journal.leased = true;
                 Ok(Lease {
                     sandbox,
                     epoch: journal.epoch,
@@ -153,6 +190,20 @@ fn ready<T: Send + 'static>(value: T) -> BoxFuture<T> {
     Box::pin(std::future::ready(value))
 }
 
+fn as_stored(stored: &Stored) -> Raw {
+    let payload = serde_json::to_vec(&stored.event).unwrap_or_default();
+    Raw {
+        seq: stored.seq,
+        id: stored.id,
+        epoch: stored.epoch,
+        at: stored.at,
+        version: EVENT_VERSION,
+        crc: crc32fast::hash(&payload),
+        payload,
+        hash: stored.hash,
+    }
+}
+
 fn intact(prev: &[u8; 32], stored: &Stored) -> bool {
     serde_json::to_vec(&stored.event).is_ok_and(|payload| {
         chain_hash(
@@ -180,6 +231,7 @@ impl Store for Oracle {
         let journal = Journal {
             name: name.clone(),
             epoch: Epoch(0),
+            leased: false,
             events: Vec::new(),
             tail: watch::Sender::new(Seq(0)),
         };
@@ -254,6 +306,26 @@ impl Store for Oracle {
             events.push(stored.clone());
         }
         ready(Ok(events))
+    }
+
+    fn export(
+        &self,
+        sandbox: SandboxId,
+        from: Seq,
+        limit: usize,
+    ) -> BoxFuture<Result<Vec<Raw>, Error>> {
+        let read = self.read(sandbox, from, limit);
+        Box::pin(async move { Ok(read.await?.iter().map(as_stored).collect()) })
+    }
+
+    fn import(&self, sandbox: SandboxId, events: Vec<Raw>) -> BoxFuture<Result<Head, Error>> {
+        ready(self.state().import(sandbox, events))
+    }
+
+    fn unleased(&self) -> BoxFuture<Result<Vec<SandboxId>, Error>> {
+        let state = self.state();
+        let unleased = state.journals.iter().filter(|(_, j)| !j.leased);
+        ready(Ok(unleased.map(|(id, _)| *id).collect()))
     }
 
     fn tail(&self, sandbox: SandboxId) -> Result<watch::Receiver<Seq>, Error> {

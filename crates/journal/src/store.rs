@@ -9,7 +9,7 @@ use std::pin::Pin;
 use protocol::{Epoch, Event, EventId, Head, SandboxId, SandboxName, Seq, Stored, UnixMillis};
 use tokio::sync::watch;
 
-use crate::{Error, Failure, Report};
+use crate::{Error, Failure, Raw, Report};
 
 /// A future that any executor may run.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
@@ -144,6 +144,24 @@ pub trait Store: Send + Sync + 'static {
         from: Seq,
         limit: usize,
     ) -> BoxFuture<Result<Vec<Stored>, Error>>;
+
+    /// Returns events from a place on as they are stored, for a copy elsewhere: as many as a [`read`](Self::read) gives. Their
+    /// checksums and their chain are looked at on the way.
+    fn export(
+        &self,
+        sandbox: SandboxId,
+        from: Seq,
+        limit: usize,
+    ) -> BoxFuture<Result<Vec<Raw>, Error>>;
+
+    /// Appends a copy of events that were written elsewhere, and returns the head they made.
+    ///
+    /// Only a journal that nobody leased takes them; the lease that ends the copying is above their epochs. Refused with
+    /// [`Error::Leased`], and with [`Error::Damaged`] where an event does not follow from the one before it, and nothing is written.
+    fn import(&self, sandbox: SandboxId, events: Vec<Raw>) -> BoxFuture<Result<Head, Error>>;
+
+    /// Lists the journals that nobody ever leased: what crashes left of a copy, or of a creation.
+    fn unleased(&self) -> BoxFuture<Result<Vec<SandboxId>, Error>>;
 
     /// Follows the durable head. The sender goes away when the journal is removed or the store fails.
     fn tail(&self, sandbox: SandboxId) -> Result<watch::Receiver<Seq>, Error>;

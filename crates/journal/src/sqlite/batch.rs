@@ -8,7 +8,7 @@ use rusqlite::{CachedStatement, OptionalExtension, Transaction, params};
 
 use super::books::{Book, Books};
 use super::command::{Answer, Command, Entry, Reply};
-use crate::{Error, Failure, Lease};
+use crate::{Damage, Error, Failure, Lease, Raw};
 
 /// A journal as this transaction leaves it.
 pub(super) struct Draft {
@@ -68,6 +68,11 @@ impl<'t> Batch<'t> {
                 reply,
             } => settle(reply, self.lease(&sandboxes, &node), Answer::Lease),
             Command::Append { entry, reply } => settle(reply, self.append(&entry), Answer::Append),
+            Command::Import {
+                sandbox,
+                events,
+                reply,
+            } => settle(reply, self.import(sandbox, &events), Answer::Append),
             Command::Remove { sandbox, reply } => {
                 settle(reply, self.remove(sandbox), Answer::Remove)
             }
@@ -195,6 +200,68 @@ impl<'t> Batch<'t> {
         Ok(Ok(head))
     }
 
+    fn import(
+        &mut self,
+        sandbox: SandboxId,
+        events: &[(Raw, &'static str)],
+    ) -> Result<Result<Head, Error>, Failure> {
+        let draft = match draft(&mut self.drafts, self.books, sandbox) {
+            Ok(draft) => draft,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let id = sandbox.0.cast_signed();
+        let node: String = self
+            .tx
+            .prepare_cached("SELECT node FROM sandbox WHERE sandbox = ?1")?
+            .query_row([id], |row| row.get(0))?;
+        if !node.is_empty() {
+            return Ok(Err(Error::Leased {
+                sandbox,
+                current: draft.epoch,
+            }));
+        }
+        let (mut head, mut epoch) = (draft.head, draft.epoch);
+        for (raw, _) in events {
+            if let Some(flaw) = raw.flaw_after(head, epoch) {
+                let damage = Damage { seq: raw.seq, flaw };
+                return Ok(Err(Error::Damaged { sandbox, damage }));
+            }
+            (head, epoch) = (raw.head(), raw.epoch);
+        }
+        for (raw, kind) in events {
+            self.insert.execute(params![
+                *self.next_row,
+                id,
+                raw.seq.0.cast_signed(),
+                raw.epoch.0.cast_signed(),
+                raw.at.0.cast_signed(),
+                raw.version,
+                raw.crc,
+                raw.id.0,
+                raw.hash,
+                kind,
+                text(raw)?,
+            ])?;
+            draft.rows.push(*self.next_row);
+            *self.next_row += 1;
+        }
+        let moved = self.tx.execute(
+            "UPDATE head SET seq = ?3, hash = ?4, epoch = ?5 WHERE sandbox = ?1 AND seq = ?2",
+            params![
+                id,
+                draft.head.seq.0.cast_signed(),
+                head.seq.0.cast_signed(),
+                head.hash,
+                epoch.0.cast_signed(),
+            ],
+        )?;
+        if moved != 1 {
+            return Err(foreign_writer());
+        }
+        (draft.head, draft.epoch) = (head, epoch);
+        Ok(Ok(head))
+    }
+
     fn remove(&mut self, sandbox: SandboxId) -> Result<Result<(), Error>, Failure> {
         if !self.drafts.contains_key(&sandbox)
             && let Err(refusal) = self.books.with(sandbox, |_| ())
@@ -295,6 +362,14 @@ impl Drafts {
         }
         (appended, removed)
     }
+}
+
+/// The payload as the text that it is: it was decoded before it came here.
+fn text(raw: &Raw) -> Result<&str, Failure> {
+    std::str::from_utf8(&raw.payload).map_err(|bad| Failure {
+        what: "an event that was to be copied is no text",
+        why: bad.to_string().into(),
+    })
 }
 
 fn settle<T>(

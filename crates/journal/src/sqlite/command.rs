@@ -4,7 +4,7 @@ use protocol::{Epoch, Head, SandboxId, SandboxName, Seq, UnixMillis};
 use tokio::sync::oneshot;
 
 use crate::encoded::Encoded;
-use crate::{Error, Lease};
+use crate::{Error, Lease, Raw};
 
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
@@ -21,6 +21,12 @@ pub(super) enum Command {
     },
     Append {
         entry: Entry,
+        reply: Reply<Head>,
+    },
+    Import {
+        sandbox: SandboxId,
+        /// With their kinds.
+        events: Vec<(Raw, &'static str)>,
         reply: Reply<Head>,
     },
     Remove {
@@ -73,6 +79,7 @@ impl Command {
     pub(super) fn events(&self) -> usize {
         match self {
             Self::Append { entry, .. } => entry.events.len(),
+            Self::Import { events, .. } => events.len(),
             Self::Create { .. } | Self::Lease { .. } | Self::Remove { .. } => 0,
         }
     }
@@ -82,7 +89,7 @@ impl Command {
         match self {
             Self::Create { reply, .. } => drop(reply.send(Err(error))),
             Self::Lease { reply, .. } => drop(reply.send(Err(error))),
-            Self::Append { reply, .. } => drop(reply.send(Err(error))),
+            Self::Append { reply, .. } | Self::Import { reply, .. } => drop(reply.send(Err(error))),
             Self::Remove { reply, .. } => drop(reply.send(Err(error))),
         }
     }

@@ -29,9 +29,9 @@ use self::books::{Book, Books};
 use self::command::{Command, Entry, Reply};
 use self::fault::Fault;
 use self::reader::Job;
-use crate::encoded::encode;
+use crate::encoded::{decoded, encode};
 use crate::queue::Queue;
-use crate::{Append, BoxFuture, Durability, Error, Failure, Lease, Report, Resolution, Store};
+use crate::{Append, BoxFuture, Durability, Error, Failure, Lease, Raw, Report, Resolution, Store};
 
 pub use self::open::{OnDamagedWal, OpenError};
 pub use self::wal::WalDamage;
@@ -182,6 +182,33 @@ impl Store for Sqlite {
         limit: usize,
     ) -> BoxFuture<Result<Vec<Stored>, Error>> {
         self.look(move |conn, books| reader::read(conn, books, sandbox, from, limit))
+    }
+
+    fn export(
+        &self,
+        sandbox: SandboxId,
+        from: Seq,
+        limit: usize,
+    ) -> BoxFuture<Result<Vec<Raw>, Error>> {
+        self.look(move |conn, books| reader::export(conn, books, sandbox, from, limit))
+    }
+
+    fn import(&self, sandbox: SandboxId, events: Vec<Raw>) -> BoxFuture<Result<Head, Error>> {
+        let bytes = events.iter().map(|raw| raw.payload.len()).sum();
+        let events = match decoded(sandbox, events) {
+            Ok(events) => events.into_iter().map(|(raw, event)| (raw, event.kind())),
+            Err(refusal) => return ready(Err(refusal)),
+        };
+        let events = events.collect();
+        self.call(bytes, Durability::Now, |reply| Command::Import {
+            sandbox,
+            events,
+            reply,
+        })
+    }
+
+    fn unleased(&self) -> BoxFuture<Result<Vec<SandboxId>, Error>> {
+        self.look(|conn, _| reader::unleased(conn))
     }
 
     fn tail(&self, sandbox: SandboxId) -> Result<watch::Receiver<Seq>, Error> {

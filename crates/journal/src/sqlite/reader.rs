@@ -12,7 +12,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, Row};
 use super::books::{Books, MISSING_ROW, Places};
 use crate::encoded::Raw;
 use crate::queue::Queue;
-use crate::{Damage, Error, Flaw, Report, Resolution};
+use crate::{Damage, Error, Failure, Flaw, Report, Resolution};
 
 /// Bytes of payload after which a read ends early.
 const READ_BYTES: usize = 4 << 20;
@@ -42,6 +42,30 @@ pub(super) fn read(
     from: Seq,
     limit: usize,
 ) -> Result<Vec<Stored>, Error> {
+    gather(conn, books, sandbox, from, limit, check)
+}
+
+pub(super) fn export(
+    conn: &Connection,
+    books: &Books,
+    sandbox: SandboxId,
+    from: Seq,
+    limit: usize,
+) -> Result<Vec<Raw>, Error> {
+    gather(conn, books, sandbox, from, limit, |raw, prev| {
+        check(raw.clone(), prev).map(|_| raw)
+    })
+}
+
+/// Makes something of each event of a range.
+fn gather<T>(
+    conn: &Connection,
+    books: &Books,
+    sandbox: SandboxId,
+    from: Seq,
+    limit: usize,
+    make: impl Fn(Raw, Option<&[u8; 32]>) -> Result<T, Flaw>,
+) -> Result<Vec<T>, Error> {
     let from = from.max(Seq(1));
     let head = books.with(sandbox, |book| book.head)?;
     if from > head.seq || limit == 0 {
@@ -66,8 +90,8 @@ pub(super) fn read(
         let hash = raw.hash;
         if seq >= from {
             bytes += raw.payload.len();
-            match check(raw, prev.as_ref()) {
-                Ok(stored) => events.push(stored),
+            match make(raw, prev.as_ref()) {
+                Ok(made) => events.push(made),
                 Err(what) => {
                     flaw = Some(Damage { seq, flaw: what });
                     return ControlFlow::Break(());
@@ -370,4 +394,23 @@ fn raw(row: &Row<'_>, sandbox: SandboxId, seq: Seq) -> Result<Raw, Flaw> {
         Ok(None) => Err(Flaw::Gap),
         Err(e) => Err(Flaw::Unreadable { why: e.to_string() }),
     }
+}
+
+pub(super) fn unleased(conn: &Connection) -> Result<Vec<SandboxId>, Error> {
+    let failed = |e: rusqlite::Error| {
+        Error::Failed(Failure {
+            what: "the journals could not be listed",
+            why: e.to_string().into(),
+        })
+    };
+    let mut list = conn
+        .prepare("SELECT sandbox FROM sandbox WHERE node = '' ORDER BY sandbox")
+        .map_err(failed)?;
+    let rows = list.query_map([], |row| row.get::<_, i64>(0));
+    let ids = rows.and_then(|rows| rows.collect::<rusqlite::Result<Vec<_>>>());
+    let ids = ids.map_err(failed)?;
+    Ok(ids
+        .into_iter()
+        .map(|id| SandboxId(id.cast_unsigned()))
+        .collect())
 }
