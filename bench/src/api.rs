@@ -127,6 +127,7 @@ impl Api {
             image,
             limits: Limits::default(),
             on_crash: CrashPolicy::Keep,
+            replicate: None,
             env: BTreeMap::new(),
             cwd: None,
         };

@@ -87,6 +87,20 @@ impl Store {
         Ok(all)
     }
 
+    /// Removes a ref, if there is one. What it pointed to goes with the next collection.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub fn remove_ref(&self, name: &str) -> Result<()> {
+        check(name)?;
+        // In order: until the last one is gone, the ref is what it was.
+        for generation in self.generations(name)? {
+            self.backend.remove(vec![object(name, generation)])?;
+        }
+        Ok(())
+    }
+
     /// Removes generations that were passed and are so old.
     pub(crate) fn clear_refs(&self, older: std::time::Duration) -> Result<()> {
         for name in self.backend.dirs("refs")? {

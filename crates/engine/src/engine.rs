@@ -15,6 +15,7 @@ use crate::error;
 use crate::images;
 use crate::machine;
 use crate::models;
+use crate::remote;
 use crate::sandbox::{self, Handle, Place};
 use crate::session;
 use crate::shared::{Shared, now};
@@ -59,6 +60,7 @@ impl Engine {
             .list()
             .await
             .map_err(|e| error::of_journal(&e))?;
+        let list = without_unleased(&shared, list).await?;
         let ids: Vec<SandboxId> = list.iter().map(|(id, _)| *id).collect();
         let leases = shared
             .store
@@ -153,6 +155,10 @@ impl Engine {
         &self.shared
     }
 
+    pub(crate) fn shared_arc(&self) -> Arc<Shared> {
+        self.shared.clone()
+    }
+
     /// Creates a sandbox. Its supervisor is started by its first operation.
     ///
     /// # Errors
@@ -166,6 +172,9 @@ impl Engine {
                 format!("image `{}` is no directory on this host", ask.image),
             )
             .hint("give the absolute path of an unpacked root file system after `dir:`"));
+        }
+        if let Some(store) = &ask.replicate {
+            remote::check_free(&self.shared, store, &ask.name).await?;
         }
         let asked_cwd = ask.cwd.is_some();
         let cwd = ask.cwd.unwrap_or_else(|| "/workspace".to_owned());
@@ -194,6 +203,7 @@ impl Engine {
             command: Vec::new(),
             limits: ask.limits,
             on_crash: ask.on_crash,
+            replicate: ask.replicate,
             env: ask.env,
             cwd,
         };
@@ -227,6 +237,11 @@ impl Engine {
         let _kept = self.shared.unpacking.read().await;
         let held = source.hold(ask.at).await?;
         let spec = source.ask(|reply| sandbox::Request::Spec { reply }).await?;
+        if let Some(store) = &spec.replicate {
+            for name in &ask.names {
+                remote::check_free(&self.shared, store, name).await?;
+            }
+        }
         let forks = ask.names.iter().map(|name| {
             let spec = SandboxSpec {
                 name: name.clone(),
@@ -286,7 +301,7 @@ impl Engine {
     }
 
     /// Gives a new sandbox its number and takes its name.
-    async fn number(&self, name: &SandboxName) -> Result<SandboxId, ApiError> {
+    pub(crate) async fn number(&self, name: &SandboxName) -> Result<SandboxId, ApiError> {
         self.shared.store.create(name).await.map_err(|e| match e {
             journal::Error::NameTaken { .. } => ApiError::new(
                 ErrorCode::Conflict,
@@ -300,7 +315,7 @@ impl Engine {
     }
 
     /// Starts the task of a sandbox that was just made; takes its journal away where it could not be.
-    async fn begin(
+    pub(crate) async fn begin(
         &self,
         id: SandboxId,
         name: SandboxName,
@@ -590,8 +605,26 @@ impl Engine {
     }
 }
 
+/// Removes journals that nobody ever leased: a crash came in the middle of a pull, or before a creation's first event.
+async fn without_unleased(
+    shared: &Shared,
+    mut list: Vec<(SandboxId, SandboxName)>,
+) -> Result<Vec<(SandboxId, SandboxName)>, ApiError> {
+    let store = &shared.store;
+    let unleased = store.unleased().await.map_err(|e| error::of_journal(&e))?;
+    for id in unleased {
+        store.remove(id).await.map_err(|e| error::of_journal(&e))?;
+        list.retain(|(known, _)| *known != id);
+    }
+    Ok(list)
+}
+
 /// Folds a journal up to `head`; `None` where it holds nothing.
-async fn fold(shared: &Shared, id: SandboxId, head: Head) -> Result<Option<State>, ApiError> {
+pub(crate) async fn fold(
+    shared: &Shared,
+    id: SandboxId,
+    head: Head,
+) -> Result<Option<State>, ApiError> {
     let mut state: Option<State> = None;
     let mut next = Seq(1);
     while next <= head.seq {

@@ -130,6 +130,34 @@ pub(crate) async fn unpack(
     Ok(())
 }
 
+/// Makes sure that the very image of a sandbox that comes from elsewhere is here.
+pub(crate) async fn present(shared: &Shared, spec: &SandboxSpec) -> Result<(), ApiError> {
+    let missing = match root(shared, spec) {
+        Ok(Image::Dir(path)) if !path.is_dir() => {
+            let message = format!(
+                "the sandbox stands on `{}`, which is not on this host",
+                spec.image
+            );
+            return Err(ApiError::new(ErrorCode::NotFound, message)
+                .hint("put the same root file system there first"));
+        }
+        Ok(_) => return Ok(()),
+        Err(missing) => missing,
+    };
+    let Image::Oci(reference) = &spec.image else {
+        return Err(missing);
+    };
+    let Some(digest) = &spec.image_digest else {
+        return Err(missing);
+    };
+    // By digest: the tag may mean another one by now.
+    let named = reference.split('@').next().unwrap_or(reference);
+    let exact = Image::Oci(format!("{named}@{digest}"));
+    let pulled = shared.images.pull(&source(&exact)?, |_| {}).await;
+    pulled.map_err(|e| of_image(&e))?;
+    Ok(())
+}
+
 /// Returns the image as the isolation level knows it: unpacked.
 pub(crate) fn root(shared: &Shared, spec: &SandboxSpec) -> Result<Image, ApiError> {
     let Some(digest) = &spec.image_digest else {

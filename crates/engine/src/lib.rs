@@ -15,6 +15,7 @@ mod link;
 mod machine;
 mod models;
 pub mod recover;
+pub mod remote;
 mod retention;
 mod sandbox;
 mod session;

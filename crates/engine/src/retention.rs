@@ -63,6 +63,7 @@ mod tests {
             label: None,
             quiet: true,
             abandoned: false,
+            replicated: false,
         }
     }
 

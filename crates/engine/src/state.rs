@@ -156,6 +156,8 @@ pub struct Cut {
     pub quiet: bool,
     /// Whether a rewind left it on another branch.
     pub abandoned: bool,
+    /// Whether a blob store has it.
+    pub replicated: bool,
 }
 
 /// Where a fork came from.
@@ -246,6 +248,7 @@ impl State {
             label: None,
             quiet: true,
             abandoned: false,
+            replicated: false,
         });
         Some(Self {
             spec: spec.clone(),
@@ -344,6 +347,7 @@ impl State {
                     label: None,
                     quiet: open.is_empty(),
                     abandoned: false,
+                    replicated: false,
                 });
                 self.tip = Some(cut.clone());
             }
@@ -359,6 +363,14 @@ impl State {
                 self.cuts = kept;
                 self.dropped.extend(dropped.iter().map(|cut| cut.at));
             }
+            Event::Replicated { cuts, .. } => {
+                for cut in self.cuts.iter_mut().filter(|cut| cuts.contains(&cut.id)) {
+                    cut.replicated = true;
+                }
+            }
+            Event::Pulled {
+                workspace, cuts, ..
+            } => self.arrive(seq, workspace, cuts),
             Event::Rewound { at, to, workspace } => self.rewind(seq, *at, to, workspace),
             Event::RolledBack { workspace, .. } => {
                 let old = std::mem::replace(&mut self.workspace, workspace.clone());
@@ -476,6 +488,42 @@ impl State {
         Ok(None)
     }
 
+    /// Goes on in another place, with the cuts that came along. What ran where it came from cannot be seen from here.
+    fn arrive(&mut self, now: Seq, workspace: &WorkspaceId, cuts: &[CutId]) {
+        self.workspace.clone_from(workspace);
+        self.retired.clear();
+        self.running = None;
+        // Numbers of sandboxes mean something in one data directory only.
+        self.parent = None;
+        let all = std::mem::take(&mut self.cuts).into_iter();
+        let (came, left): (VecDeque<Cut>, _) = all.partition(|cut| cuts.contains(&cut.id));
+        self.cuts = came;
+        self.dropped.extend(left.iter().map(|cut| cut.at));
+        for cut in &mut self.cuts {
+            cut.workspace.clone_from(workspace);
+            cut.replicated = true;
+        }
+        for id in std::mem::take(&mut self.open) {
+            if let Some(op) = self.ops.get_mut(&id) {
+                let why =
+                    "it had not ended when the sandbox was pushed, and nobody here can see its end";
+                op.state = OpState::Settled {
+                    settlement: lost(Offset(0), Offset(0), why),
+                    cut: self.tip.clone(),
+                    attempt: op.attempt(),
+                    at: now,
+                };
+            }
+        }
+        self.end_sessions("the sandbox was pulled to another place");
+    }
+
+    fn end_sessions(&mut self, why: &str) {
+        for session in self.sessions.values_mut() {
+            session.ended.get_or_insert_with(|| Some(why.to_owned()));
+        }
+    }
+
     /// Leaves everything behind that does not lead to `at`. Nothing runs: the sandbox was stopped before.
     fn rewind(&mut self, now: Seq, at: Seq, to: &Option<CutId>, workspace: &WorkspaceId) {
         let old = std::mem::replace(&mut self.workspace, workspace.clone());
@@ -516,11 +564,7 @@ impl State {
             }
             self.ops.insert(id, op);
         }
-        for session in self.sessions.values_mut() {
-            session
-                .ended
-                .get_or_insert_with(|| Some("the sandbox was rewound".to_owned()));
-        }
+        self.end_sessions("the sandbox was rewound");
         self.rewinds.push((now, at));
     }
 

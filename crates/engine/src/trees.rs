@@ -146,7 +146,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 ) -> Result<T, ApiError> {
     tokio::task::spawn_blocking(work)
         .await
-        .map_err(|e| error::internal("the comparison was abandoned", &e))?
+        .map_err(|e| error::internal("the work was abandoned", &e))?
 }
 
 fn options(trust: Trust) -> Options {

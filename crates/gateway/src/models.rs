@@ -184,6 +184,8 @@ impl Models {
             | Event::CutLabeled { .. }
             | Event::CutsDropped { .. }
             | Event::Rewound { .. }
+            | Event::Replicated { .. }
+            | Event::Pulled { .. }
             | Event::RolledBack { .. } => {}
         }
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Boot, CrashPolicy, CutId, Epoch, Image, Limits, Offset, OpId, Origin, Role, SandboxName, Seq,
-    SessionId, UnixMillis,
+    SessionId, StoreAt, UnixMillis,
 };
 
 /// Creates a sandbox.
@@ -25,6 +25,9 @@ pub struct CreateSandbox {
     /// What its files look like after a crash.
     #[serde(default)]
     pub on_crash: CrashPolicy,
+    /// Where every cut goes before anyone hears of the operation that it was taken after.
+    #[serde(default)]
+    pub replicate: Option<StoreAt>,
     /// Environment of every operation.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
@@ -117,7 +120,7 @@ pub struct CheckpointView {
     pub quiet: bool,
     /// What it holds: `files`.
     pub holds: String,
-    /// What it survives: `local` is this machine's disk.
+    /// What it survives: `local` is this machine's disk, `replicated` a blob store.
     pub durability: String,
     /// Bytes of file content that were written between the checkpoint before it and this one, where the pool can tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,6 +135,52 @@ pub struct ForkSandbox {
     /// A checkpoint's id or label, a place in the journal, or `start`; as it is now where not given.
     #[serde(default)]
     pub at: Option<String>,
+}
+
+/// Puts a sandbox into a blob store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct PushSandbox {
+    /// Which.
+    pub store: StoreAt,
+    /// What to call it there; as it is called here where not given.
+    #[serde(default, rename = "as")]
+    pub name: Option<SandboxName>,
+    /// Whether every checkpoint goes along. Without it, the last one does and those with a label.
+    #[serde(default)]
+    pub all: bool,
+}
+
+/// What a push did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct PushView {
+    /// What the sandbox is called in the store.
+    pub name: SandboxName,
+    /// The last event that the store has.
+    pub seq: Seq,
+    /// The checkpoint that the files are of; none where there are none yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<CutId>,
+    /// Checkpoints that the store has of it.
+    pub checkpoints: u64,
+    /// Files that were read, because they changed since the last push from here.
+    pub read_files: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+    /// Bytes that the store did not have.
+    pub new_bytes: u64,
+    /// What these take there, compressed.
+    pub stored_bytes: u64,
+}
+
+/// Brings a sandbox out of a blob store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct PullSandbox {
+    /// Which.
+    pub store: StoreAt,
+    /// What it is called there.
+    pub from: SandboxName,
+    /// What to call it here.
+    pub name: SandboxName,
 }
 
 /// Where a fork came from.

@@ -267,6 +267,26 @@ pub enum Event {
         /// The new writable head.
         workspace: WorkspaceId,
     },
+    /// Cuts reached a blob store, and the journal up to a place before this one with them: they survive the machine.
+    Replicated {
+        /// Where: the store's address and what the sandbox is called there.
+        to: String,
+        /// The last event that the store has.
+        at: Seq,
+        /// Cuts that it did not have before.
+        cuts: Vec<CutId>,
+    },
+    /// The journal up to here was copied out of a blob store, and the files put back: the sandbox goes on in another place.
+    ///
+    /// What was running there is lost: nobody here can see its end.
+    Pulled {
+        /// From where: the store's address and what the sandbox is called there.
+        from: String,
+        /// The new writable head, which has the cuts as well.
+        workspace: WorkspaceId,
+        /// The cuts that came along.
+        cuts: Vec<CutId>,
+    },
     /// A request to a model was accepted. Durable before the upstream is asked.
     ModelRequested {
         /// Its id.
@@ -373,6 +393,8 @@ impl Event {
             Self::CutsDropped { .. } => "cuts_dropped",
             Self::RolledBack { .. } => "rolled_back",
             Self::Rewound { .. } => "rewound",
+            Self::Replicated { .. } => "replicated",
+            Self::Pulled { .. } => "pulled",
             Self::ModelRequested { .. } => "model_requested",
             Self::ModelResponded { .. } => "model_responded",
             Self::ModelOutput { .. } => "model_output",

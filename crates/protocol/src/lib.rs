@@ -27,4 +27,4 @@ pub use ids::{
     SessionId, UnixMillis, WorkspaceId,
 };
 pub use op::{OpSpec, Origin, Outcome, Replay, Role, Settlement, Stream, TtySize};
-pub use sandbox::{CrashPolicy, Image, Limits, SandboxSpec};
+pub use sandbox::{CrashPolicy, Image, Limits, SandboxSpec, StoreAt};

@@ -126,6 +126,18 @@ impl Default for Limits {
     }
 }
 
+/// A blob store, as the machine of the daemon finds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct StoreAt {
+    /// An absolute path, `file:///dir`, `s3://bucket/prefix`, `gs://…` or `az://…`; credentials come from the environment of
+    /// the daemon.
+    pub url: String,
+    /// A file with an age identity; a store that is made with one is encrypted to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub key_file: Option<PathBuf>,
+}
+
 /// Everything that a sandbox is created with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SandboxSpec {
@@ -148,6 +160,9 @@ pub struct SandboxSpec {
     /// What its files look like after a crash.
     #[serde(default)]
     pub on_crash: CrashPolicy,
+    /// Where every cut goes before anyone hears of the operation that it was taken after.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicate: Option<StoreAt>,
     /// Environment of every operation.
     #[serde(default)]
     pub env: BTreeMap<String, String>,

@@ -3,7 +3,7 @@
 use axum::Json;
 use utoipa::OpenApi as _;
 
-use crate::api::{checkpoints, images, journal, ops, sandboxes, sessions, trees};
+use crate::api::{checkpoints, images, journal, ops, remote, sandboxes, sessions, trees};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -27,6 +27,8 @@ use crate::api::{checkpoints, images, journal, ops, sandboxes, sessions, trees};
         checkpoints::label,
         checkpoints::fork,
         checkpoints::rewind,
+        remote::push,
+        remote::pull,
         trees::diff,
         trees::compose,
         trees::blame,

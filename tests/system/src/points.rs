@@ -23,6 +23,11 @@ pub const ALL: &[&str] = &[
     "sup_settled",
     "before_rewound",
     "after_rewound",
+    "before_push_commit",
+    "after_push_commit",
+    "after_push_ref",
+    "mid_pull",
+    "before_pulled",
 ];
 
 /// A process that stands at a place. Dropped, it is let go on.

@@ -16,6 +16,7 @@ mod odd;
 mod readme;
 mod replay;
 mod room;
+mod stores;
 mod support;
 mod user;
 

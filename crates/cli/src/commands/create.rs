@@ -41,6 +41,12 @@ pub(crate) struct Shape {
     /// What the files look like after its supervisor was lost: as they were, or as of the last cut.
     #[arg(long, value_name = "POLICY", default_value = "keep", value_parser = ["keep", "rollback"])]
     on_crash: String,
+    /// A blob store that every cut goes to before anyone hears of the operation that it was taken after (see `durable push`).
+    #[arg(long, value_name = "STORE")]
+    replicate: Option<String>,
+    /// A file with an age identity, for an encrypted store.
+    #[arg(long, value_name = "FILE", requires = "replicate")]
+    replicate_key: Option<PathBuf>,
     /// Environment of every operation.
     #[arg(long = "sandbox-env", value_name = "K=V")]
     env: Vec<String>,
@@ -62,6 +68,10 @@ impl Shape {
                 "rollback" => CrashPolicy::Rollback,
                 _ => CrashPolicy::Keep,
             },
+            replicate: self
+                .replicate
+                .as_deref()
+                .map(|store| super::store::at(store, self.replicate_key.as_deref())),
             env: environment(&self.env)?,
             cwd: None,
         })

@@ -22,6 +22,7 @@ mod rm;
 mod run;
 mod serve;
 mod stop;
+mod store;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -76,6 +77,9 @@ enum Command {
     Rm(rm::Args),
     Harness(harness::Args),
     Image(image::Args),
+    Push(store::PushArgs),
+    Pull(store::PullArgs),
+    Store(store::Args),
     Doctor(doctor::Args),
 }
 
@@ -110,6 +114,12 @@ pub(crate) fn run() -> ExitCode {
     }
     if let Command::Doctor(args) = cli.command {
         return match doctor::run(&args, &data, json) {
+            Ok(code) => code,
+            Err(error) => failure::tell(&error, form),
+        };
+    }
+    if let Command::Store(args) = cli.command {
+        return match store::run(args, json) {
             Ok(code) => code,
             Err(error) => failure::tell(&error, form),
         };
@@ -158,8 +168,10 @@ async fn dispatch(command: Command, world: &World) -> Outcome {
         Command::Stop(args) => stop::run(args, world).await,
         Command::Rm(args) => rm::run(args, world).await,
         Command::Image(args) => image::run(args, world).await,
+        Command::Push(args) => store::push(args, world).await,
+        Command::Pull(args) => store::pull(args, world).await,
         Command::Harness(args) => harness::run(args, world).await,
-        Command::Serve(_) | Command::Doctor(_) => Ok(ExitCode::SUCCESS),
+        Command::Serve(_) | Command::Doctor(_) | Command::Store(_) => Ok(ExitCode::SUCCESS),
     }
 }
 

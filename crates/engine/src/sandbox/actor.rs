@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::checkpoints::{Asked, Holds, Place, release};
 use super::cuts::Settling;
 use super::life::{AfterCrash, Crashed, Up};
+use super::replicate::{Replica, Waits};
 use super::{Attached, Handle, Progress, QUEUE, Reply, Request, StdinState};
 use crate::link::Link;
 use crate::shared::{Shared, now};
@@ -42,6 +43,7 @@ pub(super) enum Done {
         reply: Reply<()>,
     },
     Removed(Result<(), ApiError>, Reply<()>),
+    Replicated(Vec<Waits>, Result<(), ApiError>),
 }
 
 enum Message {
@@ -130,6 +132,7 @@ pub(super) struct Sandbox {
     frames: Option<mpsc::Receiver<FromSupervisor>>,
     /// Told when every open operation has found its place after a daemon's restart.
     pub(super) recovered: Option<oneshot::Sender<()>>,
+    pub(super) replica: Replica,
 }
 
 /// Starts the task of a sandbox whose journal was folded to `head` under `epoch`.
@@ -182,12 +185,14 @@ pub(crate) fn spawn(
         sender,
         frames: None,
         recovered: Some(recovered),
+        replica: Replica::new(&handle),
     };
     for op in sandbox.state.open.clone() {
         sandbox.enliven(&op);
     }
     tokio::spawn(async move {
         sandbox.recover();
+        sandbox.replicate_anew();
         sandbox.run(incoming, finished).await;
     });
     (handle, recovery)
@@ -287,6 +292,10 @@ impl Sandbox {
             }) => self.rewound(place, result, reply, turn),
             Message::Done(Done::Crashed(crashed)) => self.crashed(crashed, turn),
             Message::Done(Done::Restored(restored)) => self.restored(restored, turn),
+            Message::Done(Done::Replicated(waiting, result)) => {
+                turn.after
+                    .push(Box::new(|sandbox| sandbox.replicated(waiting, result)));
+            }
             Message::Done(Done::Removed(result, reply)) => {
                 self.removed = true;
                 answer(turn, reply, result);
@@ -303,9 +312,16 @@ impl Sandbox {
                 reply,
             } => self.exec(op, spec, origin, reply, turn),
             Request::Attach { op, reply } => {
-                let result = self
-                    .attached(&op)
-                    .ok_or_else(|| error::no_op(&self.name, &op));
+                let known = self.state.ops.get(&op);
+                let result = match &self.problem {
+                    // Its end will not be seen here; what settled can still be read.
+                    Some(problem) if known.is_some_and(|op| op.settlement().is_none()) => {
+                        Err(problem.clone())
+                    }
+                    _ => self
+                        .attached(&op)
+                        .ok_or_else(|| error::no_op(&self.name, &op)),
+                };
                 answer(turn, reply, result);
             }
             Request::Ops { reply } => {
@@ -430,6 +446,17 @@ impl Sandbox {
                     self.hold(place);
                 }
                 answer(turn, reply, place);
+            }
+            Request::Outgoing {
+                after,
+                which,
+                reply,
+            } => {
+                // When the turn is durable, so that the head is where the fold is.
+                turn.after.push(Box::new(move |sandbox| {
+                    let outgoing = sandbox.outgoing(after, which);
+                    let _gone = reply.send(outgoing);
+                }));
             }
             Request::Release { cut } => release(&mut self.held, &cut),
             Request::Rewind { to, reply } => self.rewind(&to, reply, turn),

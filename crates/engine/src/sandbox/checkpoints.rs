@@ -7,6 +7,7 @@ use protocol::{ApiError, CutId, ErrorCode, Event, OpId, SandboxName, Seq, Worksp
 
 use super::actor::{Done, Phase, Sandbox, Turn, answer};
 use super::{Handle, Reply, Request};
+use crate::remote::push::{Outgoing, Which};
 use crate::state::{Cut, OpState};
 use crate::trees::Ops;
 use crate::{branch, error, trees};
@@ -151,10 +152,15 @@ impl Handle {
                     .await?
             }
         };
-        Ok(Held {
+        Ok(self.held(place))
+    }
+
+    /// Takes over what the task holds for us.
+    pub(crate) fn held(&self, place: Place) -> Held {
+        Held {
             place,
             handle: self.clone(),
-        })
+        }
     }
 
     /// Ends every process and puts files and timeline back to a place. What came after stays readable.
@@ -251,7 +257,12 @@ impl Sandbox {
             abandoned: cut.abandoned,
             quiet: cut.quiet,
             holds: "files".to_owned(),
-            durability: "local".to_owned(),
+            durability: if cut.replicated {
+                "replicated"
+            } else {
+                "local"
+            }
+            .to_owned(),
             cost_bytes: None,
         };
         let cuts = self.state.cuts.iter();
@@ -358,6 +369,18 @@ impl Sandbox {
             self.name
         );
         ApiError::new(ErrorCode::NotFound, message).hint(hint)
+    }
+
+    /// Returns what a push needs, and holds its cuts.
+    pub(super) fn outgoing(&mut self, after: Seq, which: Which) -> Result<Outgoing, ApiError> {
+        if let Some(problem) = &self.problem {
+            return Err(problem.clone());
+        }
+        let outgoing = Outgoing::new(&self.state, self.head, after, which);
+        for place in outgoing.places() {
+            self.hold(&place);
+        }
+        Ok(outgoing)
     }
 
     pub(super) fn hold(&mut self, place: &Place) {

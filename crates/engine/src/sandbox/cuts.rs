@@ -10,6 +10,7 @@ use protocol::{ApiError, CutId, Event, OpId, Replay, Settlement};
 
 use super::actor::{Done, Phase, Sandbox, Turn};
 use super::checkpoints::Asked;
+use super::replicate::Waits;
 use crate::shared::now;
 use crate::{error, retention};
 
@@ -153,8 +154,16 @@ impl Sandbox {
         last.filter(|last| Some(*last) != before).cloned()
     }
 
-    /// Tells everybody of a durable settlement.
+    /// Tells everybody of a durable settlement, once it is as durable as was asked for.
     pub(super) fn announce(&mut self, op: &OpId) {
+        if self.state.spec.replicate.is_some() {
+            self.replicate(Waits::Announcement(op.clone()));
+        } else {
+            self.announce_now(op);
+        }
+    }
+
+    pub(super) fn announce_now(&mut self, op: &OpId) {
         self.cancelled.remove(op);
         if let Phase::Up { link, .. } | Phase::Stopping { link, .. } = &self.phase {
             link.send(ToSupervisor::Announce {

@@ -8,6 +8,7 @@ mod checkpoints;
 mod cuts;
 mod life;
 mod ops;
+mod replicate;
 mod shim;
 
 use std::path::PathBuf;
@@ -176,6 +177,11 @@ pub(crate) enum Request {
     },
     Spec {
         reply: Reply<protocol::SandboxSpec>,
+    },
+    Outgoing {
+        after: Seq,
+        which: crate::remote::push::Which,
+        reply: Reply<crate::remote::push::Outgoing>,
     },
     Parent {
         reply: Reply<Option<crate::state::Parent>>,

@@ -6,6 +6,7 @@ use protocol::{ApiError, ErrorCode, Event, OpId, OpSpec, Origin, Role};
 
 use super::actor::{Checking, Phase, Sandbox, Turn, answer};
 use super::cuts::Settling;
+use super::replicate::Waits;
 use super::{Attached, Reply, StdinState};
 use crate::error;
 use crate::state::{OpState, fingerprint};
@@ -231,8 +232,13 @@ impl Sandbox {
             },
         );
         self.enliven(&op);
-        turn.after
-            .push(Box::new(move |sandbox| sandbox.dispatch(&op, 1)));
+        turn.after.push(Box::new(move |sandbox| {
+            if sandbox.state.spec.replicate.is_some() {
+                sandbox.replicate(Waits::Start(op));
+            } else {
+                sandbox.dispatch(&op, 1);
+            }
+        }));
     }
 
     /// Tells the supervisor to start a run. Safe to repeat: the supervisor starts a run once.

@@ -4,6 +4,7 @@ pub(crate) mod checkpoints;
 pub(crate) mod images;
 pub(crate) mod journal;
 pub(crate) mod ops;
+pub(crate) mod remote;
 pub(crate) mod sandboxes;
 pub(crate) mod sessions;
 pub(crate) mod trees;
@@ -49,6 +50,8 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
         .route("/v1/sandboxes/{name}/compose", post(trees::compose))
         .route("/v1/sandboxes/{name}/blame", get(trees::blame))
         .route("/v1/sandboxes/{name}/rewind", post(checkpoints::rewind))
+        .route("/v1/sandboxes/{name}/push", post(remote::push))
+        .route("/v1/pull", post(remote::pull))
         .route("/v1/sandboxes/{name}/journal", get(journal::read))
         .route("/v1/sandboxes/{name}/ops", get(ops::list))
         .route(
