@@ -56,6 +56,11 @@ fn a_fork_is_a_clone_with_a_journal_of_its_own_and_outlives_its_source() -> Res<
     assert_eq!(read(&world, "try-1")?, "2\n");
     assert_eq!(read(&world, "try-2")?, "try-2\n");
     assert_eq!(kinds(&world, "try-1")?[0], "forked");
+    let identity = |name| world.must(&["exec", name, "--", "cat", "/etc/machine-id"]);
+    let (ada, fork) = (identity("ada")?.out(), identity("try-1")?.out());
+    assert_eq!(ada.len(), 33, "{ada:?}");
+    assert_ne!(ada, fork, "the files are the same, the machine is another");
+    assert_eq!(identity("try-1")?.out(), fork);
     world.must(&["rm", "ada"])?;
     process::kill(world.daemon().ok_or_else(|| trouble("no daemon"))?);
     world.must(&["rewind", "try-1", "--to", "start"])?;

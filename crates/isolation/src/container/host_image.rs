@@ -86,6 +86,8 @@ const ETC: &[&str] = &[
 const NEVER: &[&str] = &["private", "rsyslog", "entitlement", "consumer"];
 /// Written by us.
 const WRITTEN: &[(&str, &str)] = &[
+    // Every sandbox has its own over it.
+    ("machine-id", "uninitialized\n"),
     (
         "hosts",
         "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n",
@@ -380,7 +382,6 @@ mod tests {
             "etc/sudoers",
             "etc/ssh",
             "etc/ssl/private",
-            "etc/machine-id",
             "etc/pip.conf",
             "etc/npmrc",
         ] {
@@ -394,6 +395,8 @@ mod tests {
                 point.display()
             );
         }
+        let id = fs::read_to_string(root.join("etc/machine-id")).unwrap();
+        assert_eq!(id, "uninitialized\n", "the host's own stays outside");
         let passwd = fs::read_to_string(root.join("etc/passwd")).unwrap();
         assert!(passwd.starts_with("root:x:0:0:"));
         assert_eq!(

@@ -15,6 +15,7 @@ mod doctor;
 mod enter;
 mod harden;
 mod host_image;
+mod identity;
 mod ids;
 mod launch;
 mod place;

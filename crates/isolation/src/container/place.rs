@@ -62,6 +62,22 @@ impl Root {
             .map_err(|e| Error::step(format!("mount {}", path.display()), e))
     }
 
+    /// Opens what is at `path`, of whatever kind; `None` where nothing is.
+    pub(super) fn existing(&self, path: &Path) -> Result<Option<OwnedFd>, Error> {
+        let found = rustix::fs::openat2(
+            &self.0,
+            path,
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+            ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+        );
+        match found {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(error) => Err(Error::step(format!("look for {}", path.display()), error)),
+        }
+    }
+
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         rustix::fs::openat2(
             &self.0,

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::mount::{MountAttrFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags};
 
+use super::identity;
 use super::place::{self, Root};
 use super::plan::{Place, Plan};
 use super::special::{self, Special};
@@ -33,7 +34,9 @@ pub(super) fn build(plan: &Plan, trees: &[(Place, OwnedFd)]) -> Result<OwnedFd, 
     for (path, mode) in DIRECTORIES {
         let _made: OwnedFd = root.directory(Path::new(path), mode)?;
     }
-    special.attach(&root, trees)
+    let ours = special.attach(&root, trees)?;
+    identity::place(&root, tree(trees, &Place::State)?, ours.as_fd())?;
+    Ok(ours)
 }
 
 fn tree<'a>(trees: &'a [(Place, OwnedFd)], wanted: &Place) -> Result<&'a OwnedFd, Error> {
