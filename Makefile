@@ -4,6 +4,7 @@ SHELL := bash
 .DEFAULT_GOAL := build
 
 SEEDS ?= 200
+POWER_SEEDS ?= 100
 TARGET := target/x86_64-unknown-linux-gnu/release
 export DURABLE_BIN ?= $(CURDIR)/$(TARGET)/durable
 # Debian packages by name: the pool's tools, what tests look at the machine with, and the peers of `make bench`.
@@ -76,7 +77,7 @@ kill-matrix: deps-test build
 	cargo run --release -p system-tests --bin kill-matrix -- --seeds $(SEEDS)
 
 test-power: deps-test build
-	cargo run --release -p power-test -- --seeds 100
+	cargo run --release -p power-test -- --seeds $(POWER_SEEDS)
 
 openapi: build
 	$(DURABLE_BIN) __openapi > docs/openapi.json

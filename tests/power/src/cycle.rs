@@ -15,6 +15,7 @@ use crate::disk::Disk;
 use crate::load::{self, Power, Seen, Shape};
 use crate::processes;
 use crate::seed::Seed;
+use crate::stores;
 use crate::tally::Tally;
 
 /// Bytes that an operation writes beside its marks: none, a page, more than stays inline anywhere.
@@ -50,6 +51,11 @@ impl World {
 
     fn data(&self) -> PathBuf {
         self.mount().join("data")
+    }
+
+    /// The blob store that sandboxes are pushed to: on the same disk, so that it loses its power too.
+    fn store(&self) -> PathBuf {
+        self.mount().join("store")
     }
 
     /// Makes the daemon see what it sees after a power cut: it was last served in another boot of the machine. The kernel's
@@ -101,9 +107,11 @@ impl World {
                 .iter()
                 .enumerate()
                 .map(|(nth, shape)| {
-                    let (data, program, shape) = (self.data(), &self.program, *shape);
+                    let (data, store) = (self.data(), self.store());
+                    let (program, shape) = (&self.program, *shape);
                     scope.spawn(move || {
-                        load::work(program, &data, &format!("s{nth}"), shape, power, stop)
+                        let name = format!("s{nth}");
+                        load::work(program, &data, &store, &name, shape, power, stop)
                     })
                 })
                 .collect();
@@ -114,6 +122,8 @@ impl World {
                     scope.spawn(move || control.write(&disk, power, stop))
                 })
                 .collect();
+            let store = self.store();
+            let collecting = scope.spawn(move || stores::keep_collecting(&store, stop));
             std::thread::sleep(after);
             power.goes();
             let cut = disk.cut();
@@ -132,6 +142,9 @@ impl World {
                 .collect();
             // A client that was just starting a daemon may have got that far.
             let again = processes::end_all();
+            if collecting.join().is_err() {
+                return Err(Failure::wrong("a collection panicked"));
+            }
             cut.and(killed).and(ended).and(again)?;
             if seen.len() != shapes.len() {
                 return Err(Failure::wrong("a client panicked"));
@@ -146,6 +159,7 @@ impl World {
             tally.control(nth, acknowledged, control.found(&self.mount()));
         }
         self.check(&seen, &mut tally)?;
+        stores::check(&self.store(), self.dir.path(), &seen, &mut tally)?;
         disk.unmount()?;
         Ok(tally)
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bench::api::command;
 use bench::{Api, Failure};
-use protocol::api::{EventView, OpView, SandboxView};
+use protocol::api::{EventView, OpView, PushView, SandboxView};
 use protocol::{Image, OpId, Seq};
 
 /// When something was announced.
@@ -59,6 +59,8 @@ pub(crate) struct Seen {
     pub(crate) settled: Vec<(When, OpView, Vec<u8>)>,
     /// Forks that were announced, and an operation whose file each must hold.
     pub(crate) forks: Vec<(When, String, String)>,
+    /// Pushes that were announced: up to which event, and an operation whose file must be in the store.
+    pub(crate) pushes: Vec<(When, Seq, String)>,
     /// Answers that were wrong in themselves.
     pub(crate) wrong: Vec<String>,
 }
@@ -88,6 +90,7 @@ pub(crate) fn script(op: &str, client: &str, ballast: u64) -> String {
 pub(crate) fn work(
     program: &Path,
     data: &Path,
+    store: &Path,
     sandbox: &str,
     shape: Shape,
     power: &Power,
@@ -118,7 +121,9 @@ pub(crate) fn work(
             .command_line
             .then(|| scope.spawn(|| keep_calling(program, data, sandbox, shape, power, stop)));
         let forker = scope.spawn(|| keep_forking(data, sandbox, shape, power, stop));
-        for thread in clients.into_iter().chain(commands).chain([forker]) {
+        let pusher = scope.spawn(|| keep_pushing(data, store, sandbox, shape, power, stop));
+        let others = commands.into_iter().chain([forker, pusher]);
+        for thread in clients.into_iter().chain(others) {
             match thread.join() {
                 Ok(part) => seen.add(part),
                 Err(_) => seen.wrong.push("a client panicked".to_owned()),
@@ -139,6 +144,7 @@ impl Seen {
         self.intents.extend(part.intents);
         self.settled.extend(part.settled);
         self.forks.extend(part.forks);
+        self.pushes.extend(part.pushes);
         self.wrong.extend(part.wrong);
     }
 
@@ -225,6 +231,48 @@ fn keep_forking(
         });
         match done {
             Ok(_) => seen.forks.push((power.when(), fork, op)),
+            Err(failure) => {
+                seen.note(&failure);
+                break;
+            }
+        }
+    }
+    seen
+}
+
+/// Runs an operation, then pushes the sandbox, over and over.
+fn keep_pushing(
+    data: &Path,
+    store: &Path,
+    sandbox: &str,
+    shape: Shape,
+    power: &Power,
+    stop: &AtomicBool,
+) -> Seen {
+    let mut seen = Seen::default();
+    let mut api = match Api::connect(data) {
+        Ok(api) => api,
+        Err(failure) => {
+            seen.note(&failure);
+            return seen;
+        }
+    };
+    let ask = serde_json::json!({ "store": { "url": store } });
+    let path = format!("/v1/sandboxes/{sandbox}/push");
+    for nth in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let op = format!("p-{nth}");
+        let spec = command(&["sh", "-c", &script(&op, "p", shape.ballast)]);
+        seen.asked.push(op.clone());
+        let done = api.exec(sandbox, &op, &spec, |_| {}).and_then(|settled| {
+            seen.settled
+                .push((power.when(), settled.view, settled.stdout));
+            api.call::<PushView>(hyper::Method::POST, &path, Some(&ask))
+        });
+        match done {
+            Ok(view) => seen.pushes.push((power.when(), view.seq, op)),
             Err(failure) => {
                 seen.note(&failure);
                 break;

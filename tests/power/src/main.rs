@@ -15,6 +15,7 @@ mod disk;
 mod load;
 mod processes;
 mod seed;
+mod stores;
 #[expect(unsafe_code, reason = "an ioctl")]
 mod sys;
 mod tally;

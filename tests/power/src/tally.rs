@@ -15,6 +15,7 @@ pub(crate) struct Tally {
     pub(crate) settlements: u64,
     pub(crate) cuts: u64,
     pub(crate) forks: u64,
+    pub(crate) pushes: u64,
     /// Operations that nobody was told of: told as lost after the cut.
     pub(crate) lost: u64,
     /// Operations that nobody was told of: told with their exit code after the cut.
@@ -72,6 +73,7 @@ impl Tally {
         self.settlements += other.settlements;
         self.cuts += other.cuts;
         self.forks += other.forks;
+        self.pushes += other.pushes;
         self.lost += other.lost;
         self.late_exits += other.late_exits;
         self.not_journaled += other.not_journaled;
@@ -106,7 +108,7 @@ impl Tally {
 
     pub(crate) fn report(&self) -> String {
         let mut out = format!(
-            "{} cuts of power, {} sandboxes\nannounced: {} events, {} intents, {} settlements, {} cuts, {} forks\n\
+            "{} cuts of power, {} sandboxes\nannounced: {} events, {} intents, {} settlements, {} cuts, {} forks, {} pushes\n\
              not announced: {} operations told as lost, {} told with their exit code, {} that left no trace\n\
              told in the very moment of the cut, and not there: {}\n",
             self.cycles,
@@ -116,6 +118,7 @@ impl Tally {
             self.settlements,
             self.cuts,
             self.forks,
+            self.pushes,
             self.lost,
             self.late_exits,
             self.not_journaled,
