@@ -11,7 +11,7 @@ export DURABLE_BIN ?= $(CURDIR)/$(TARGET)/durable
 RUN_PACKAGES := btrfs-progs gcc jq libc6-dev
 DEMO_PACKAGES := $(RUN_PACKAGES) bsdextrautils git
 TEST_PACKAGES := $(RUN_PACKAGES) busybox-static docker-registry e2fsprogs git iproute2 procps sqlite3 uidmap util-linux
-BENCH_PACKAGES := $(TEST_PACKAGES) bubblewrap crun make runc
+BENCH_PACKAGES := $(TEST_PACKAGES) bubblewrap crun make restic runc zstd
 
 # A test that hangs says so here, and not an hour later.
 LIMIT := timeout -k 10 900

@@ -9,6 +9,7 @@ use protocol::{
     ApiError, Epoch, ErrorCode, Event, Head, SandboxId, SandboxName, SandboxSpec, Seq, SessionId,
     WorkspaceId,
 };
+use tokio::task::JoinHandle;
 use workspace::{Keep, Pool};
 
 use crate::error;
@@ -209,9 +210,11 @@ impl Engine {
         };
         let _kept = self.shared.unpacking.read().await;
         images::unpack(&self.shared, &mut spec, asked_cwd).await?;
-        let id = self.number(&ask.name).await?;
-        let first = |workspace| Event::Created { spec, workspace };
-        let made = self.furnish(id, |pool| pool.create(), first).await;
+        let workspace = self.workspace(|pool| pool.create());
+        let id = self.number(&ask.name).await;
+        let (id, workspace) = self.both(id, workspace).await?;
+        let first = Event::Created { spec, workspace };
+        let made = self.furnish(id, first).await;
         self.begin(id, ask.name, made).await
     }
 
@@ -275,27 +278,26 @@ impl Engine {
         spec: SandboxSpec,
     ) -> Result<Handle, ApiError> {
         let name = spec.name.clone();
-        let id = self.number(&name).await?;
         let cut = place.cut.clone();
-        let make = move |pool: &dyn Pool| match &cut {
+        let workspace = self.workspace(move |pool| match &cut {
             Some((of, cut)) => pool.fork(of, cut),
             None => pool.create(),
-        };
-        let (from, from_id, at) = (source.name.clone(), source.id, place.at);
-        let kept = place.cut.as_ref().map(|(_, cut)| cut.clone());
-        let first = |workspace| Event::Forked {
+        });
+        let id = self.number(&name).await;
+        let (id, workspace) = self.both(id, workspace).await?;
+        let first = Event::Forked {
             spec,
             workspace,
-            from,
-            from_id,
-            at,
-            cut: kept,
+            from: source.name.clone(),
+            from_id: source.id,
+            at: place.at,
+            cut: place.cut.as_ref().map(|(_, cut)| cut.clone()),
         };
         let (theirs, own) = (
             self.shared.secret_file(source.id),
             self.shared.secret_file(id),
         );
-        let made = self.furnish(id, make, first).await;
+        let made = self.furnish(id, first).await;
         let made = made.and_then(|made| models::copy_endpoint(&theirs, &own).map(|()| made));
         self.begin(id, name, made).await
     }
@@ -337,25 +339,65 @@ impl Engine {
         Ok(handle)
     }
 
-    /// Makes the workspace and the journal's first event.
-    async fn furnish(
+    /// Makes a workspace, beside whatever else is to be made.
+    fn workspace(
         &self,
-        id: SandboxId,
         make: impl FnOnce(&dyn Pool) -> workspace::Result<WorkspaceId> + Send + 'static,
-        first: impl FnOnce(WorkspaceId) -> Event,
-    ) -> Result<(State, Head, Epoch), ApiError> {
+    ) -> JoinHandle<workspace::Result<WorkspaceId>> {
+        let pool = self.shared.pool.clone();
+        tokio::task::spawn_blocking(move || make(&*pool))
+    }
+
+    /// Waits for a new sandbox's workspace. Where it or the number could not be had, the other one is taken back.
+    async fn both(
+        &self,
+        id: Result<SandboxId, ApiError>,
+        workspace: JoinHandle<workspace::Result<WorkspaceId>>,
+    ) -> Result<(SandboxId, WorkspaceId), ApiError> {
+        let workspace = match workspace.await {
+            Ok(made) => made.map_err(|e| error::of_pool(&e)),
+            Err(gone) => Err(error::internal("the creation was abandoned", &gone)),
+        };
+        match (id, workspace) {
+            (Ok(id), Ok(workspace)) => Ok((id, workspace)),
+            (Ok(id), Err(problem)) => {
+                if let Err(left) = self.shared.store.remove(id).await {
+                    tracing::warn!(error = %error::chain(&left), "an empty journal is left");
+                }
+                Err(problem)
+            }
+            (Err(problem), made) => {
+                if let Ok(workspace) = made {
+                    self.discard(workspace).await;
+                }
+                Err(problem)
+            }
+        }
+    }
+
+    /// Removes a head that no journal names; the next start sweeps what this cannot remove.
+    async fn discard(&self, workspace: WorkspaceId) {
+        let pool = self.shared.pool.clone();
+        let removed = tokio::task::spawn_blocking(move || pool.remove(&workspace)).await;
+        if let Ok(Err(left)) = removed {
+            tracing::warn!(error = %error::chain(&left), "an unused head is left");
+        }
+    }
+
+    /// Makes the state directory and the journal's first event, which names the workspace.
+    async fn furnish(&self, id: SandboxId, first: Event) -> Result<(State, Head, Epoch), ApiError> {
         let shared = self.shared.clone();
-        let work = shared.clone();
-        let made = tokio::task::spawn_blocking(move || {
-            let dir = work.state_dir(id);
-            std::fs::create_dir_all(dir.join(protocol::paths::state::SPOOL))
-                .map_err(|e| error::internal(&format!("cannot make {}", dir.display()), &e))?;
-            make(&*work.pool).map_err(|e| error::of_pool(&e))
-        });
-        let workspace = made
-            .await
-            .map_err(|e| error::internal("the creation was abandoned", &e))??;
-        let events = vec![New::from(first(workspace.clone()))];
+        let (Event::Created { workspace, .. } | Event::Forked { workspace, .. }) = &first else {
+            return Err(not_first());
+        };
+        let workspace = workspace.clone();
+        let dir = shared.state_dir(id).join(protocol::paths::state::SPOOL);
+        if let Err(failure) = std::fs::create_dir_all(&dir) {
+            self.discard(workspace).await;
+            let what = format!("cannot make {}", dir.display());
+            return Err(error::internal(&what, &failure));
+        }
+        let events = vec![New::from(first)];
         let first = protocol::Stored {
             seq: Seq(1),
             id: events[0].id,
@@ -381,20 +423,11 @@ impl Engine {
         let head = match appended.map_err(|e| error::of_journal(&e)) {
             Ok(head) => head,
             Err(problem) => {
-                // The head is litter without its event; the next start sweeps what this cannot remove.
-                let removed = tokio::task::spawn_blocking(move || shared.pool.remove(&workspace));
-                if let Ok(Err(left)) = removed.await {
-                    tracing::warn!(error = %error::chain(&left), "an unused head is left");
-                }
+                self.discard(workspace).await;
                 return Err(problem);
             }
         };
-        let state = State::begin(&first).ok_or_else(|| {
-            ApiError::new(
-                ErrorCode::Internal,
-                "the first event is not what it was made as",
-            )
-        })?;
+        let state = State::begin(&first).ok_or_else(not_first)?;
         Ok((state, head, first.epoch))
     }
 
@@ -603,6 +636,13 @@ impl Engine {
             .write()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+}
+
+fn not_first() -> ApiError {
+    ApiError::new(
+        ErrorCode::Internal,
+        "the first event is not what it was made as",
+    )
 }
 
 /// Removes journals that nobody ever leased: a crash came in the middle of a pull, or before a creation's first event.
