@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{BufWriter, Seek as _, Write as _};
 
 use protocol::api::{ActionView, BlameView, ComposeSandbox, ComposeView, ConflictView, ForkedFrom};
-use protocol::{ApiError, ErrorCode, OpId, Replay, SandboxName};
+use protocol::{ApiError, ErrorCode, OpId, Replay, SandboxName, Seq};
 use tree::{Labels, Sides, Trust, View};
 
 use crate::engine::Engine;
@@ -96,8 +96,15 @@ impl Engine {
             }
             _ if is_from(&p, other) => one,
             _ if is_from(&q, one) => other,
-            (Some(p), Some(q)) if p.id == q.id && p.at <= q.at => one,
-            (Some(p), Some(q)) if p.id == q.id => other,
+            (Some(p), Some(q)) if p.id == q.id => {
+                let (early, late, holder) = if p.at <= q.at {
+                    (p.at, q.at, one)
+                } else {
+                    (q.at, p.at, other)
+                };
+                self.same_timeline(p, early, late).await?;
+                holder
+            }
             _ => {
                 let message = format!(
                     "`{}` and `{}` have no checkpoint in common",
@@ -109,6 +116,28 @@ impl Engine {
         };
         let held = holder.handle.hold(Some("start".to_owned())).await?;
         self.side_of(holder.handle.clone(), held).await
+    }
+
+    /// Refuses two forks of a sandbox that was rewound between them to before the earlier one: they parted before either was made.
+    ///
+    /// Nobody can tell once their source is gone.
+    async fn same_timeline(&self, source: &Parent, early: Seq, late: Seq) -> Result<(), ApiError> {
+        let Ok(handle) = self.get(&source.name) else {
+            return Ok(());
+        };
+        if handle.id != source.id {
+            return Ok(());
+        }
+        let leads = |reply| Request::LeadsTo { early, late, reply };
+        if handle.ask(leads).await? {
+            return Ok(());
+        }
+        let message = format!(
+            "`{}` was rewound between the two forks of it: they have no checkpoint in common that both kept",
+            source.name
+        );
+        Err(ApiError::new(ErrorCode::Invalid, message)
+            .hint("fork one of them again from where the other was forked, and compose into that"))
     }
 
     /// Finds the operation that last changed a path.

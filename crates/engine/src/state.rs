@@ -467,6 +467,15 @@ impl State {
         stretches
     }
 
+    /// Whether what stands at `early` came before `late` on one timeline: no rewind left it between them.
+    #[must_use]
+    pub fn leads_to(&self, early: Seq, late: Seq) -> bool {
+        let stretches = self.timeline(late);
+        stretches
+            .iter()
+            .any(|(from, to)| early >= *from && early <= *to)
+    }
+
     /// Finds the cut that holds the files as they were at a place in the journal; `None` where they were as created.
     ///
     /// # Errors

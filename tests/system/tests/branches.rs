@@ -321,6 +321,19 @@ fn a_compose_brings_changes_back_or_tells_why_not() -> Res<()> {
             .out(),
         "theirs\n1\n"
     );
+    // Two forks with a rewind between them parted before either was made.
+    world.must(&["checkpoint", "ada", "--label", "fork-here"])?;
+    world.sh("ada", "echo abandoned > c")?;
+    world.must(&["fork", "ada", "--name", "early"])?;
+    world.must(&["rewind", "ada", "--to", "fork-here"])?;
+    world.sh("ada", "echo later > d")?;
+    world.must(&["fork", "ada", "--name", "late"])?;
+    let parted = world.run(&["compose", "early", "late"])?;
+    assert!(
+        parted.err().contains("was rewound between"),
+        "{}",
+        parted.err()
+    );
     world.create("stranger", &[])?;
     let bad = world.run(&["compose", "stranger", "ada"])?;
     assert!(

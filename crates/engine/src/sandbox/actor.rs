@@ -464,6 +464,10 @@ impl Sandbox {
                 let spec = self.state.spec.clone();
                 answer(turn, reply, Ok(spec));
             }
+            Request::LeadsTo { early, late, reply } => {
+                let leads = self.state.leads_to(early, late);
+                answer(turn, reply, Ok(leads));
+            }
             Request::Parent { reply } => {
                 let parent = self.state.parent.clone();
                 answer(turn, reply, Ok(parent));

@@ -183,6 +183,11 @@ pub(crate) enum Request {
         which: crate::remote::push::Which,
         reply: Reply<crate::remote::push::Outgoing>,
     },
+    LeadsTo {
+        early: Seq,
+        late: Seq,
+        reply: Reply<bool>,
+    },
     Parent {
         reply: Reply<Option<crate::state::Parent>>,
     },
