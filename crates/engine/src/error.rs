@@ -2,12 +2,19 @@
 
 use protocol::{ApiError, ErrorCode, OpId, SandboxName};
 
-/// Joins an error with its causes in one line.
+/// Joins an error with its causes in one line. Some crates say their cause in their own text; it is told once.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
+    let line = |error: &dyn std::error::Error| {
+        let text = error.to_string();
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let mut text = line(error);
     let mut cause = error.source();
     while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
+        let told = line(inner);
+        if !text.contains(&told) {
+            text = format!("{text}: {told}");
+        }
         cause = inner.source();
     }
     text
