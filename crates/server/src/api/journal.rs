@@ -48,7 +48,7 @@ pub(crate) async fn read(
         .shared()
         .store
         .tail(id)
-        .map_err(|error| Refused(ApiError::new(ErrorCode::Unavailable, error.to_string())))?;
+        .map_err(|error| Refused::from(ApiError::new(ErrorCode::Unavailable, error.to_string())))?;
     let (sender, receiver) = mpsc::channel::<Result<Bytes, Infallible>>(4);
     tokio::spawn(async move {
         let mut next = Seq(how.from.max(1));
