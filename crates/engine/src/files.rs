@@ -133,6 +133,9 @@ impl Files {
             full.push(b'/');
         }
         full.extend_from_slice(path);
+        let parts = full.split(|byte| *byte == b'/');
+        let parts: Vec<&[u8]> = parts.filter(|part| !matches!(*part, b"" | b".")).collect();
+        let full = [b"/", parts.join(&b'/').as_slice()].concat();
         if full.len() > files::MAX_PATH {
             return Err(invalid("the path is longer than the kernel takes"));
         }
@@ -214,7 +217,8 @@ impl Files {
         let mut socket = link::connect(&state, protocol::paths::state::CONTROL)
             .await
             .map_err(broken)?;
-        let garbled = |e: protocol::CodecError| error::internal("the supervisor is not understood", &e);
+        let garbled =
+            |e: protocol::CodecError| error::internal("the supervisor is not understood", &e);
         let mut out = BytesMut::new();
         let user = self.user.clone();
         control::encode(&ToSupervisor::Files { epoch, user }, &mut out).map_err(garbled)?;
@@ -326,9 +330,8 @@ impl Files {
         dir: &Name,
         input: mpsc::Receiver<Piece>,
     ) -> Result<(OpId, Option<protocol::CutId>), Refusal> {
-        let dir = std::str::from_utf8(&dir.0).map_err(|_| {
-            ApiError::new(ErrorCode::Invalid, "the directory's path is no UTF-8")
-        })?;
+        let dir = std::str::from_utf8(&dir.0)
+            .map_err(|_| ApiError::new(ErrorCode::Invalid, "the directory's path is no UTF-8"))?;
         let args = ["tar-in", dir];
         let (attached, is_whole) = self
             .helper("cp", &args, self.user.clone(), Some(input))
@@ -345,7 +348,10 @@ impl Files {
             .map_err(|e| error::internal("the spool is not readable", &e))?;
         let mut words = String::from_utf8_lossy(&said).trim().to_owned();
         if words.is_empty() {
-            words = view.error.clone().unwrap_or_else(|| "it broke off".to_owned());
+            words = view
+                .error
+                .clone()
+                .unwrap_or_else(|| "it broke off".to_owned());
         }
         Err(Problem {
             why: Why::Unfit,
@@ -390,8 +396,11 @@ impl Files {
 }
 
 fn broken_off() -> ApiError {
-    ApiError::new(ErrorCode::Unavailable, "the request broke off before its end")
-        .hint("send it again; a file that was to be replaced is as it was")
+    ApiError::new(
+        ErrorCode::Unavailable,
+        "the request broke off before its end",
+    )
+    .hint("send it again; a file that was to be replaced is as it was")
 }
 
 /// Passes input on as the operation takes it; returns whether it came to its end, or the operation wanted no more.
@@ -542,7 +551,10 @@ impl Helper {
     fn lost(&self, error: &std::io::Error) -> ApiError {
         ApiError::new(
             ErrorCode::Unavailable,
-            format!("what serves the files of sandbox `{}` is gone: {error}", self.sandbox),
+            format!(
+                "what serves the files of sandbox `{}` is gone: {error}",
+                self.sandbox
+            ),
         )
         .hint("try again; `durable ps` tells whether the sandbox runs")
     }

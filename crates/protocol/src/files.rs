@@ -369,7 +369,9 @@ impl Frame {
             Self::Json(json) => {
                 serde_json::from_slice(json).map_err(|e| CodecError::Content(e.to_string()))
             }
-            Self::Bytes(_) => Err(CodecError::Content("bytes in the place of words".to_owned())),
+            Self::Bytes(_) => Err(CodecError::Content(
+                "bytes in the place of words".to_owned(),
+            )),
         }
     }
 }

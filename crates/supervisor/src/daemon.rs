@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 use crate::core::Core;
 use crate::ops::{Order, State};
 use crate::outbox::Outbox;
-use crate::{files, run};
 use crate::shims::Answer;
+use crate::{files, run};
 
 /// Accepts daemons for ever. `shutdown` gets the grace of an order to end.
 pub(crate) async fn serve(

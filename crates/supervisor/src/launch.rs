@@ -97,7 +97,9 @@ impl Launcher {
             .env
             .retain(|entry| !entry.as_bytes().starts_with(inherited.as_bytes()));
         launch.env.push(text(&op_entry(op), "the environment")?);
-        let pid = self.spawn(&launch).map_err(|failure| describe(failure, run))?;
+        let pid = self
+            .spawn(&launch)
+            .map_err(|failure| describe(failure, run))?;
         Ok(Child {
             pid,
             stdin: plumbing.stdin,
@@ -113,7 +115,9 @@ impl Launcher {
         socket: &impl AsFd,
     ) -> Result<Pid, String> {
         let run = RunSpec {
-            argv: [protocol::paths::BIN, "__box", "files"].map(str::to_owned).to_vec(),
+            argv: [protocol::paths::BIN, "__box", "files"]
+                .map(str::to_owned)
+                .to_vec(),
             cwd: "/".to_owned(),
             env: std::collections::BTreeMap::new(),
             user: user.map(str::to_owned),
@@ -124,7 +128,8 @@ impl Launcher {
         };
         let stdio = [socket.as_fd(), socket.as_fd(), self.null.as_fd()];
         let launch = self.prepare(&run, stdio, false)?;
-        self.spawn(&launch).map_err(|failure| describe(failure, &run))
+        self.spawn(&launch)
+            .map_err(|failure| describe(failure, &run))
     }
 
     fn spawn(&self, launch: &Launch<'_>) -> Result<Pid, spawn::Failure> {

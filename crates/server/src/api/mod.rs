@@ -89,7 +89,10 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
             "/v1/sandboxes/{name}/files/tree",
             get(files::read::tree).put(files::write::unpack),
         )
-        .route("/v1/sandboxes/{name}/files/mkdir", post(files::write::mkdir))
+        .route(
+            "/v1/sandboxes/{name}/files/mkdir",
+            post(files::write::mkdir),
+        )
         .route(
             "/v1/sandboxes/{name}/files/rename",
             post(files::write::rename),

@@ -37,9 +37,7 @@ pub(super) fn main(what: &Alter) -> io::Result<bool> {
             parents,
         } => mkdir(&path_of(path), mode.unwrap_or(NEW_DIRECTORY_MODE), *parents),
         Alter::Remove { path, recursive } => remove(&path_of(path), *recursive),
-        Alter::Rename { from, to, replace } => {
-            rename(&path_of(from), &path_of(to), *replace)
-        }
+        Alter::Rename { from, to, replace } => rename(&path_of(from), &path_of(to), *replace),
     };
     let is_done = done.is_ok();
     let say = done.map_or_else(Say::Failed, Say::Entry);
@@ -221,13 +219,17 @@ impl Temporary {
         let name = PathBuf::from(OsString::from_vec(named));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let create = || {
-            rustix::fs::openat(&dir, &name, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o600))
+            rustix::fs::openat(
+                &dir,
+                &name,
+                flags | OFlags::CLOEXEC,
+                Mode::from_raw_mode(0o600),
+            )
         };
         let file = match create() {
             Err(Errno::EXIST) => {
                 // Left by one that was killed: the numbers of processes come again.
-                let _gone: Result<(), Errno> =
-                    rustix::fs::unlinkat(&dir, &name, AtFlags::empty());
+                let _gone: Result<(), Errno> = rustix::fs::unlinkat(&dir, &name, AtFlags::empty());
                 create()
             }
             other => other,
@@ -333,8 +335,7 @@ fn rename(from: &Path, to: &Path, replace: bool) -> Result<Entry, Problem> {
     } else {
         RenameFlags::NOREPLACE
     };
-    let renamed =
-        rustix::fs::renameat_with(&old.dir, &old.name, &new.dir, &new.name, flags);
+    let renamed = rustix::fs::renameat_with(&old.dir, &old.name, &new.dir, &new.name, flags);
     renamed.map_err(|errno| match errno {
         Errno::EXIST | Errno::NOTEMPTY | Errno::ISDIR => problem("rename to", to, errno),
         other => problem("rename", from, other),

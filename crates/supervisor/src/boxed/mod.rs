@@ -72,7 +72,9 @@ pub(crate) fn main(args: Vec<OsString>) -> i32 {
 }
 
 fn change(what: &OsStr) -> i32 {
-    let what = what.to_str().and_then(|what| serde_json::from_str(what).ok());
+    let what = what
+        .to_str()
+        .and_then(|what| serde_json::from_str(what).ok());
     let Some(what) = what else {
         crate::complain("durable", &Error::Usage(USAGE));
         return MISUSED;

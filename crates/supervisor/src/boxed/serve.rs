@@ -88,7 +88,8 @@ impl Channel {
     }
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.out.extend_from_slice(&files::bytes_header(bytes.len()));
+        self.out
+            .extend_from_slice(&files::bytes_header(bytes.len()));
         self.flush()?;
         self.socket.write_all(bytes)
     }
@@ -212,7 +213,11 @@ fn read(channel: &mut Channel, path: &Path) -> Result<(), Stop> {
     let stat = rustix::fs::fstat(&fd).map_err(|errno| problem("read", path, errno))?;
     let mut entry = see::of(&stat, Name(Vec::new()));
     if entry.kind != Kind::File {
-        return Err(unfit(path, &format!("is a {}, no regular file", entry.kind.word())).into());
+        return Err(unfit(
+            path,
+            &format!("is a {}, no regular file", entry.kind.word()),
+        )
+        .into());
     }
     let file = File::from(fd);
     let content = if entry.size == 0 {

@@ -57,7 +57,11 @@ pub(super) fn write_marked(path: &Path, out: impl Write) -> Result<(), Error> {
 
 fn finish(builder: Builder<impl Write>) -> Result<(), Error> {
     let broken = |e| Error::Stream("write the archive", e);
-    builder.into_inner().map_err(broken)?.flush().map_err(broken)
+    builder
+        .into_inner()
+        .map_err(broken)?
+        .flush()
+        .map_err(broken)
 }
 
 /// Writes a global pax header: an entry of no file.
@@ -73,12 +77,10 @@ fn mark(builder: &mut Builder<impl Write>, key: &str, value: &str) -> Result<(),
     header.set_entry_type(EntryType::XGlobalHeader);
     header.set_size(record.len() as u64);
     header.set_mode(0o644);
-    let marked = header
-        .set_path("durable")
-        .and_then(|()| {
-            header.set_cksum();
-            builder.append(&header, record.as_bytes())
-        });
+    let marked = header.set_path("durable").and_then(|()| {
+        header.set_cksum();
+        builder.append(&header, record.as_bytes())
+    });
     marked.map_err(|e| Error::Stream("write the archive", e))
 }
 

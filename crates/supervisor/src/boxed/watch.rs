@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use protocol::files::{Change, Happened, Kind, Name, Problem, Say, Why};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::OFlags;
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
 use super::see::{self, name_of, problem};
@@ -58,10 +58,7 @@ struct Seen {
 pub(super) fn serve(channel: &mut Channel, path: &Path, recursive: bool) -> Result<(), Stop> {
     let failed = |errno| problem("watch", path, errno);
     let fd = see::open(path, OFlags::PATH).map_err(failed)?;
-    let entry = see::of(
-        &rustix::fs::fstat(&fd).map_err(failed)?,
-        Name(Vec::new()),
-    );
+    let entry = see::of(&rustix::fs::fstat(&fd).map_err(failed)?, Name(Vec::new()));
     drop(fd);
     let (root, only) = if entry.kind == Kind::Directory {
         (path.to_owned(), None)
@@ -190,9 +187,8 @@ impl Watch {
             PollFd::new(&self.inotify, PollFlags::IN),
             PollFd::new(&socket, PollFlags::IN | PollFlags::RDHUP),
         ];
-        let ready = rustix::io::retry_on_intr(|| {
-            rustix::event::poll(&mut polled, timeout.as_ref())
-        });
+        let ready =
+            rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, timeout.as_ref()));
         ready.map_err(io::Error::from)?;
         // The daemon has nothing more to say but its end.
         if !polled[1].revents().is_empty() {
@@ -300,7 +296,13 @@ impl Watch {
                         *dir = path.join(below).components().collect();
                     }
                 }
-                self.tell(channel, Happened::Rename, &path, Some(&half.path), directory)
+                self.tell(
+                    channel,
+                    Happened::Rename,
+                    &path,
+                    Some(&half.path),
+                    directory,
+                )
             }
             other => {
                 if let Some(half) = other {

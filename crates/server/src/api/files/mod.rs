@@ -12,7 +12,10 @@ pub(crate) mod write;
 /// For the document alone: the path, and with whose rights.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "queries are read by hand, for bytes that are no UTF-8")]
+#[expect(
+    dead_code,
+    reason = "queries are read by hand, for bytes that are no UTF-8"
+)]
 pub(crate) struct At {
     /// Percent-encoded, in any bytes. A relative one starts in the sandbox's working directory.
     path: String,

@@ -35,9 +35,7 @@ pub(super) fn part(headers: &HeaderMap, size: u64, etag: &str) -> Part {
     let (offset, end) = match (number(first), number(last)) {
         (None, Some(suffix)) if first.is_empty() => (size.saturating_sub(suffix), size),
         (Some(offset), None) if last.is_empty() => (offset, size),
-        (Some(offset), Some(last)) if offset <= last => {
-            (offset, last.saturating_add(1).min(size))
-        }
+        (Some(offset), Some(last)) if offset <= last => (offset, last.saturating_add(1).min(size)),
         _ => return Part::Whole,
     };
     if offset >= end {

@@ -38,7 +38,9 @@ pub(crate) async fn stat(
     let query = Query::of(&uri);
     let files = query.files(&engine, &name).await?;
     let path = query.path(&files, "path")?;
-    let entry = files.stat(path.clone(), query.flag_or("follow", true)?).await?;
+    let entry = files
+        .stat(path.clone(), query.flag_or("follow", true)?)
+        .await?;
     Ok(Json(show::view(&path, &entry)))
 }
 
@@ -95,7 +97,10 @@ impl Listing {
                 Ok(Some(entry)) => line(&mut self.lines, &show::view(&self.path, &entry)),
                 Ok(None) => self.go_on = false,
                 Err(refusal) => {
-                    line(&mut self.lines, &serde_json::json!({"error": refusal.error}));
+                    line(
+                        &mut self.lines,
+                        &serde_json::json!({"error": refusal.error}),
+                    );
                     self.go_on = false;
                 }
             }
@@ -178,7 +183,11 @@ fn about(entry: &Entry) -> HeaderMap {
     head.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     put(&mut head, ETAG, &show::etag(entry));
     let ours = HeaderName::from_static;
-    put(&mut head, ours("durable-mode"), &format!("{:04o}", entry.mode));
+    put(
+        &mut head,
+        ours("durable-mode"),
+        &format!("{:04o}", entry.mode),
+    );
     let owner = format!("{}:{}", entry.uid, entry.gid);
     put(&mut head, ours("durable-owner"), &owner);
     let modified = (entry.modified_ns / 1_000_000).to_string();
@@ -196,33 +205,38 @@ fn put(head: &mut HeaderMap, name: HeaderName, value: &str) {
 /// Passes bytes on as the client takes them: one frame is in memory. Not a byte more than was promised.
 fn bytes(helper: Helper, length: Option<u64>) -> Body {
     let state = (helper, length, false);
-    Body::from_stream(stream::unfold(state, async |(mut helper, mut left, over)| {
-        if over || left == Some(0) {
-            return None;
-        }
-        let cut = |words: String| Err(std::io::Error::other(words));
-        let item = match helper.bytes().await {
-            Ok(Some(bytes)) => {
-                let length = bytes.len() as u64;
-                match &mut left {
-                    Some(left) if length > *left => cut("more came than was asked for".to_owned()),
-                    Some(left) => {
-                        *left -= length;
-                        Ok(bytes)
+    Body::from_stream(stream::unfold(
+        state,
+        async |(mut helper, mut left, over)| {
+            if over || left == Some(0) {
+                return None;
+            }
+            let cut = |words: String| Err(std::io::Error::other(words));
+            let item = match helper.bytes().await {
+                Ok(Some(bytes)) => {
+                    let length = bytes.len() as u64;
+                    match &mut left {
+                        Some(left) if length > *left => {
+                            cut("more came than was asked for".to_owned())
+                        }
+                        Some(left) => {
+                            *left -= length;
+                            Ok(bytes)
+                        }
+                        None => Ok(bytes),
                     }
-                    None => Ok(bytes),
                 }
-            }
-            Ok(None) if left.is_none() => return None,
-            Ok(None) => cut("it ended too early".to_owned()),
-            Err(refusal) => {
-                tracing::debug!(error = %refusal.error.message, "a file could not be read to its end");
-                cut(refusal.error.message)
-            }
-        };
-        let over = item.is_err();
-        Some((item, (helper, left, over)))
-    }))
+                Ok(None) if left.is_none() => return None,
+                Ok(None) => cut("it ended too early".to_owned()),
+                Err(refusal) => {
+                    tracing::debug!(error = %refusal.error.message, "a file could not be read to its end");
+                    cut(refusal.error.message)
+                }
+            };
+            let over = item.is_err();
+            Some((item, (helper, left, over)))
+        },
+    ))
 }
 
 /// Reads a path and all below it as a tar archive: links as links; pipes, sockets and devices are left out.

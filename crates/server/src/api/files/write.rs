@@ -1,6 +1,7 @@
 //! Changing: each change is an operation, and is on disk, in the journal and in a cut when it is answered.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::{Body, BodyDataStream};
@@ -13,6 +14,7 @@ use protocol::api::FileChangedView;
 use protocol::files::{Alter, Name, Put};
 use protocol::{ApiError, ErrorCode};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use super::At;
 use super::query::Query;
@@ -22,6 +24,8 @@ use crate::error::{Answer, Refused};
 
 /// Pieces of a body that wait for the sandbox.
 const WINDOW: usize = 2;
+/// How long the rest of a body that nobody wants is read away, so that its sender gets to hear why.
+const READ_AWAY: Duration = Duration::from_secs(5);
 
 /// Replaces a file by the body, in one step: a reader sees all of the old one or all of the new one.
 ///
@@ -129,8 +133,12 @@ pub(crate) async fn unpack(
     let query = Query::of(&uri);
     let files = query.files(&engine, &name).await?;
     let dir = query.path(&files, "path")?;
-    let input = pieces(body);
-    let (op, cut) = to_its_end(async move { files.unpack(&dir, input).await }).await?;
+    let (input, sending) = pieces(body);
+    let done = to_its_end(async move { files.unpack(&dir, input).await }).await;
+    if done.is_err() {
+        let _sent = tokio::time::timeout(READ_AWAY, sending).await;
+    }
+    let (op, cut) = done?;
     let file = None;
     Ok(Json(FileChangedView { op, cut, file }))
 }
@@ -141,9 +149,12 @@ async fn alter(
     path: Name,
     body: Option<Body>,
 ) -> Answer<Json<FileChangedView>> {
-    let input = body.map(pieces);
-    let changed = to_its_end(async move { files.alter(&what, input).await }).await?;
-    let Changed { op, cut, entry } = changed;
+    let (input, sending) = body.map(pieces).unzip();
+    let done = to_its_end(async move { files.alter(&what, input).await }).await;
+    if let (Err(_), Some(sending)) = (&done, sending) {
+        let _sent = tokio::time::timeout(READ_AWAY, sending).await;
+    }
+    let Changed { op, cut, entry } = done?;
     let file = Some(show::view(&path, &entry));
     Ok(Json(FileChangedView { op, cut, file }))
 }
@@ -158,19 +169,17 @@ async fn to_its_end<T: Send + 'static>(
 }
 
 /// Reads a body on as the pieces are taken. Only a body that is whole ends with [`Piece::End`].
-fn pieces(body: Body) -> mpsc::Receiver<Piece> {
+fn pieces(body: Body) -> (mpsc::Receiver<Piece>, JoinHandle<()>) {
     let (sender, receiver) = mpsc::channel(WINDOW);
-    tokio::spawn(pass_on(body.into_data_stream(), sender));
-    receiver
+    let sending = tokio::spawn(pass_on(body.into_data_stream(), sender));
+    (receiver, sending)
 }
 
 async fn pass_on(mut body: BodyDataStream, sender: mpsc::Sender<Piece>) {
     while let Some(piece) = body.next().await {
         let Ok(piece) = piece else { return };
-        // Nobody takes them any more: the rest is not wanted.
-        if sender.send(Piece::Bytes(piece)).await.is_err() {
-            return;
-        }
+        // Where nobody takes them any more, the rest is read away.
+        let _not_wanted = sender.send(Piece::Bytes(piece)).await;
     }
     let _not_wanted = sender.send(Piece::End).await;
 }
