@@ -513,7 +513,7 @@ fn a_watch_tells_what_happens_and_ends_with_its_client() -> Res<()> {
 
     // A helper that somebody inside has stopped is ended all the same.
     assert_eq!(helpers(&world).len(), 2);
-    world.sh("ada", "kill -STOP $(pgrep -f '__box files')")?;
+    world.sh("ada", "kill -STOP $(pgrep -f '__box f[i]les')")?;
     tree.kill();
     drop(one);
     until("no helper is left", || helpers(&world).is_empty())?;

@@ -79,7 +79,11 @@ pub(super) fn open(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
 
 pub(super) fn open_at(dir: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
-    let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let mut flags = flags | OFlags::CLOEXEC;
+    // A descriptor that only names a file knows nothing of the two.
+    if !flags.contains(OFlags::PATH) {
+        flags |= OFlags::NONBLOCK | OFlags::NOCTTY;
+    }
     rustix::fs::openat2(dir, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)
 }
 
@@ -95,6 +99,10 @@ pub(super) fn at(dir: impl AsFd, file: &Path, name: Name) -> Result<Entry, Errno
     Ok(entry)
 }
 
+#[allow(
+    clippy::useless_conversion,
+    reason = "the number of names has another width on other machines"
+)]
 pub(super) fn of(stat: &Stat, name: Name) -> Entry {
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => Kind::Directory,

@@ -302,7 +302,12 @@ impl Watch {
                     &path,
                     Some(&half.path),
                     directory,
-                )
+                )?;
+                // It was renamed before it could be watched under its first name.
+                if directory && self.recursive && !self.dirs.values().any(|dir| *dir == path) {
+                    self.add(path, Some(channel))?;
+                }
+                Ok(())
             }
             other => {
                 if let Some(half) = other {
