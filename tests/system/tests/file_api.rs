@@ -634,3 +634,28 @@ fn make_pipe(path: &Path) -> Res<()> {
     let kind = rustix::fs::FileType::Fifo;
     Ok(rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0)?)
 }
+
+#[test]
+fn helpers_are_bounded_and_what_is_over_is_told_to_come_again() -> Res<()> {
+    const MOST: usize = 64;
+    let world = world("bounded")?;
+    world.sh("ada", "echo x > f")?.ok()?;
+    let mut held = Vec::new();
+    for _ in 0..MOST {
+        let mut api = world.api()?;
+        // Nothing of it is read: the helper stays.
+        api.begin("GET", &format!("{FILES}/watch?path=."), &[], 0, &[])?;
+        held.push(api);
+    }
+    until("all of them serve", || helpers(&world).len() == MOST)?;
+    let mut api = world.api()?;
+    let over = api.send("GET", &file("f"), &[])?;
+    assert_eq!(over.status, 503, "{}", String::from_utf8_lossy(&over.body));
+    // Operations, and changes with them, go on.
+    assert_eq!(world.sh("ada", "cat f")?.out(), "x\n");
+    api.send("PUT", &file("f"), b"y")?.json()?;
+    drop(held);
+    until("all of them are gone", || helpers(&world).is_empty())?;
+    assert_eq!(api.send("GET", &file("f"), &[])?.body, b"y");
+    world.end_clean()
+}

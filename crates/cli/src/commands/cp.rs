@@ -12,8 +12,8 @@ use protocol::{ApiError, ErrorCode, SandboxName};
 use super::{Outcome, World, at, parse};
 use crate::{client, failure};
 
-/// Whose rights a copy has inside: every one on the files.
-const USER: Option<&str> = Some("root");
+/// Whose rights a copy has inside: every one on the files. By number, as an image may have no list of users.
+const USER: Option<&str> = Some("0");
 /// Bytes that travel at a time.
 const PIECE: usize = 256 << 10;
 /// The longest words of what broke an archive off.
