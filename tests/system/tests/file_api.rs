@@ -611,6 +611,19 @@ fn a_copy_passes_pipes_by_and_a_killed_one_leaves_no_helper() -> Res<()> {
     );
     assert!(done.err().contains("/proc/1/mem"), "{}", done.err());
 
+    // So does any other program that reads the archive.
+    let mut api = world.api()?;
+    world.sh("ada", "mkdir -p bad; echo first > bad/f; ln -s /proc/1/mem bad/link; cp -r bad whole; mkdir whole/sub")?.ok()?;
+    for (path, whole) in [("whole", true), ("/proc/1/mem", false)] {
+        let archive = api.send("GET", &format!("{FILES}/tree?path={path}"), &[])?;
+        assert_eq!(archive.status, 200);
+        let file = world.root().join("archive.tar");
+        std::fs::write(&file, archive.body)?;
+        let mut tar = std::process::Command::new("tar");
+        tar.arg("-tf").arg(&file);
+        assert_eq!(run::run(tar)?.code == Some(0), whole, "{path}");
+    }
+
     let endless = std::fs::File::create(source.join("endless"))?;
     endless.set_len(64 << 30)?;
     let text = source.join("endless");

@@ -285,6 +285,10 @@ fn unpack(
         let mut entry = entry?;
         if entry.header().entry_type().is_pax_global_extensions() {
             told.hear(&mut entry)?;
+            // What follows a failure is made to be no archive.
+            if told.words.is_some() {
+                break;
+            }
             continue;
         }
         let path = entry.path()?.into_owned();

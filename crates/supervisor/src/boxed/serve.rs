@@ -274,20 +274,10 @@ fn pack(channel: &mut Channel, path: &Path) -> Result<(), Stop> {
     let entry = stat(path, false)?;
     channel.say(&Say::Entry(entry))?;
     let mut out = BufWriter::with_capacity(CHUNK, Pieces(channel));
-    let packed = tar_out::write_marked(path, &mut out);
+    // What goes wrong stands in the archive itself.
+    tar_out::write_marked(path, &mut out).map_err(io::Error::other)?;
     out.flush()?;
-    drop(out);
-    // Where it is the daemon that is gone, it need not be told.
-    packed.map_err(|error| {
-        let mut words = error.to_string();
-        if let Some(cause) = std::error::Error::source(&error) {
-            words = format!("{words}: {cause}");
-        }
-        Stop::Told(Problem {
-            why: Why::Other,
-            words,
-        })
-    })
+    Ok(())
 }
 
 /// A writer whose bytes become frames.

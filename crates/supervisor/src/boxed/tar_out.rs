@@ -36,23 +36,25 @@ pub(super) fn write_as(path: &Path, name: &Path, out: impl Write) -> Result<u64,
     Ok(skipped)
 }
 
-/// Writes as [`write`] does, and says at the archive's end what was left out and what went wrong, in records that other programs pass over.
+/// Writes as [`write`] does. What was left out and what went wrong stands in a record at the archive's end that other
+/// programs pass over; after one that tells of a failure comes a block which none takes for a whole archive's end.
 pub(super) fn write_marked(path: &Path, out: impl Write) -> Result<(), Error> {
     let mut builder = Builder::new(out);
-    let packed = pack(&mut builder, path, own_name(path));
-    match &packed {
+    match pack(&mut builder, path, own_name(path)) {
         Ok(0) => {}
         Ok(skipped) => mark(&mut builder, SKIPPED, &skipped.to_string())?,
         Err(error) => {
             let mut words = error.to_string();
-            if let Some(cause) = std::error::Error::source(error) {
+            if let Some(cause) = std::error::Error::source(&error) {
                 words = format!("{words}: {cause}");
             }
             mark(&mut builder, ERROR, &words)?;
+            let no_header = [b'!'; 512];
+            let written = builder.get_mut().write_all(&no_header);
+            written.map_err(|e| Error::Stream("write the archive", e))?;
         }
     }
-    finish(builder)?;
-    packed.map(drop)
+    finish(builder)
 }
 
 fn finish(builder: Builder<impl Write>) -> Result<(), Error> {

@@ -241,7 +241,8 @@ fn bytes(helper: Helper, length: Option<u64>) -> Body {
 
 /// Reads a path and all below it as a tar archive: links as links; pipes, sockets and devices are left out.
 ///
-/// An archive that is not whole ends with a global pax record `DURABLE.error` and a broken connection.
+/// An archive that is not whole ends with a global pax record `DURABLE.error` and a block that is no tar header, so that no
+/// program takes it for a whole one; or with a broken connection, where not even that could be said.
 #[utoipa::path(get, path = "/v1/sandboxes/{name}/files/tree", params(("name" = String, Path), At), responses(
     (status = 200, content_type = "application/x-tar"), (status = 403, body = ApiError), (status = 404, body = ApiError)))]
 pub(crate) async fn tree(
