@@ -8,8 +8,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::Incoming;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http1::SendRequest;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
@@ -23,6 +24,18 @@ pub(crate) const SOCKET: &str = "api.sock";
 
 /// How long a daemon may take from its start to its first answer.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is sent: at hand, or made while it is sent.
+pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
+
+/// Returns a body that is sent as its pieces come; one that is an error breaks the request off.
+pub(crate) fn streamed(pieces: tokio::sync::mpsc::Receiver<io::Result<Bytes>>) -> Body {
+    let pieces = futures_util::stream::unfold(pieces, async |mut pieces| {
+        let piece = pieces.recv().await?;
+        Some((piece.map(Frame::data), pieces))
+    });
+    StreamBody::new(pieces).boxed_unsync()
+}
 
 /// Speaks to the daemon of one data directory.
 #[derive(Debug, Clone)]
@@ -40,7 +53,7 @@ impl Client {
     }
 
     /// Opens a connection; starts a daemon where nobody listens.
-    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ApiError> {
+    async fn connect(&self) -> Result<SendRequest<Body>, ApiError> {
         let stream = match self.dial().await {
             Ok(stream) => stream,
             Err(absent)
@@ -120,12 +133,28 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<Response<Incoming>, ApiError> {
+        let body = Full::new(body).map_err(|never| match never {});
+        self.send_with(method, path, &[], body.boxed_unsync()).await
+    }
+
+    /// Sends a request with headers of its own, and any body.
+    pub(crate) async fn send_with(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Body,
+    ) -> Result<Response<Incoming>, ApiError> {
         let mut sender = self.connect().await?;
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
-            .header("host", "durable")
-            .body(Full::new(body))
+            .header("host", "durable");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request
+            .body(body)
             .map_err(|e| ApiError::new(ErrorCode::Invalid, e.to_string()))?;
         let response = sender.send_request(request).await.map_err(|e| lost(&e))?;
         if response.status().is_success() {

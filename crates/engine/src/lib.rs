@@ -10,6 +10,7 @@ mod branch;
 mod compose;
 mod engine;
 mod error;
+mod files;
 mod images;
 mod link;
 mod machine;
@@ -25,6 +26,7 @@ pub mod state;
 mod trees;
 
 pub use engine::{Engine, Recovery};
+pub use files::{Changed, Files, Helper, Piece, Refusal};
 pub use sandbox::{Attached, Handle, Held, Place, Progress, StdinState};
 pub use shared::{Config, Shared};
 pub use trees::{Compared, Side};

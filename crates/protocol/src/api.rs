@@ -249,6 +249,78 @@ pub struct ChangeView {
     pub size_after: Option<u64>,
 }
 
+/// One path of a sandbox as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct FileView {
+    /// The whole path. Where it is no UTF-8, every odd byte is `\xNN`.
+    pub path: String,
+    /// The path's bytes as base64, where it is no UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<String>,
+    /// In a listing the path from the directory that was listed; else the last part. Written as `path` is.
+    pub name: String,
+    /// `file`, `directory`, `symlink`, `fifo`, `socket` or `device`.
+    pub kind: String,
+    /// Bytes of content.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Its owner.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// How many names it has.
+    pub links: u64,
+    /// When its content changed.
+    pub modified_ms: UnixMillis,
+    /// Differs after every write and every replacement; for `If-Match` and its like.
+    pub etag: String,
+    /// Where a link leads, written as `path` is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// The target's bytes as base64, where it is no UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_base64: Option<String>,
+}
+
+/// A change of files that was made: on disk, in the journal and in a cut.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct FileChangedView {
+    /// The operation that made it.
+    pub op: OpId,
+    /// The cut that holds it.
+    pub cut: Option<CutId>,
+    /// What is there now, or for a removal what was there; none for an archive that was unpacked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<FileView>,
+}
+
+/// One line of a watch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct FileEventView {
+    /// `watching` first, once nothing is missed any more; then `create`, `modify`, `attributes`, `delete`, `rename`;
+    /// `overflow` where more happened than was kept; `gone` last, where what was watched is gone; `error` last, too.
+    pub event: String,
+    /// The whole path. Where it is no UTF-8, every odd byte is `\xNN`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// The path's bytes as base64, where it is no UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<String>,
+    /// What a renamed one was called before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The bytes of `from` as base64, where it is no UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_base64: Option<String>,
+    /// Whether it is a directory.
+    #[serde(default)]
+    pub directory: bool,
+    /// Why it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<crate::ApiError>,
+}
+
 /// Brings files of one sandbox into another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ComposeSandbox {

@@ -24,6 +24,15 @@ pub enum ToSupervisor {
         /// The daemon's epoch.
         epoch: Epoch,
     },
+    /// Instead of a fence, as the first and only frame of a connection: let a files helper serve it (see [`crate::files`]).
+    /// Answer [`FromSupervisor::FilesReady`], or [`FromSupervisor::FilesRefused`], or [`FromSupervisor::Refused`] for an
+    /// epoch that is not obeyed.
+    Files {
+        /// The daemon's epoch.
+        epoch: Epoch,
+        /// With whose rights; none is root.
+        user: Option<String>,
+    },
     /// Is this command startable? Changes nothing; answer [`FromSupervisor::Checked`].
     Check {
         /// Chosen by the daemon, comes back in the answer.
@@ -125,6 +134,15 @@ pub enum FromSupervisor {
     Refused {
         /// The highest epoch seen.
         highest: Epoch,
+    },
+    /// A files helper is at the other end from the next byte on.
+    FilesReady,
+    /// There is no files helper to be had.
+    FilesRefused {
+        /// Whether it is for the moment only.
+        passing: bool,
+        /// Why, in words for people.
+        problem: String,
     },
     /// The answer to `Check`.
     Checked {

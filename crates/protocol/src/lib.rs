@@ -9,6 +9,7 @@ mod codec;
 pub mod control;
 mod error;
 mod event;
+pub mod files;
 mod ids;
 mod op;
 pub mod paths;

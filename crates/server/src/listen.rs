@@ -87,5 +87,5 @@ async fn authorised(token: Arc<str>, request: Request<Body>, next: Next) -> Resp
     let refused = ApiError::new(ErrorCode::Denied, "this address needs the daemon's token").hint(
         "send `Authorization: Bearer TOKEN` with the content of the data directory's `token` file",
     );
-    (StatusCode::UNAUTHORIZED, Refused(refused)).into_response()
+    (StatusCode::UNAUTHORIZED, Refused::from(refused)).into_response()
 }

@@ -3,7 +3,7 @@
 use axum::Json;
 use utoipa::OpenApi as _;
 
-use crate::api::{checkpoints, images, journal, ops, remote, sandboxes, sessions, trees};
+use crate::api::{checkpoints, files, images, journal, ops, remote, sandboxes, sessions, trees};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -32,6 +32,16 @@ use crate::api::{checkpoints, images, journal, ops, remote, sandboxes, sessions,
         trees::diff,
         trees::compose,
         trees::blame,
+        files::read::content,
+        files::read::stat,
+        files::read::list,
+        files::read::tree,
+        files::read::watch,
+        files::write::put,
+        files::write::mkdir,
+        files::write::remove,
+        files::write::rename,
+        files::write::unpack,
         journal::read,
         ops::list,
         ops::exec,

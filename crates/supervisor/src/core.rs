@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use protocol::{Boot, Epoch, Head};
 
+use crate::files::Helpers;
 use crate::launch::Launcher;
 use crate::ledger::Ledger;
 use crate::ops::Ops;
@@ -29,6 +30,8 @@ pub(crate) struct Core {
     pub(crate) ops: Ops,
     pub(crate) link: Link,
     pub(crate) shims: Shims,
+    /// Those that serve files to the daemon.
+    pub(crate) helpers: Helpers,
     /// Set by the order to end: nothing new is started.
     pub(crate) closing: Cell<bool>,
 }

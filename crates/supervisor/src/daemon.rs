@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 use crate::core::Core;
 use crate::ops::{Order, State};
 use crate::outbox::Outbox;
-use crate::run;
 use crate::shims::Answer;
+use crate::{files, run};
 
 /// Accepts daemons for ever. `shutdown` gets the grace of an order to end.
 pub(crate) async fn serve(
@@ -32,7 +32,7 @@ pub(crate) async fn serve(
                     outbox: Rc::default(),
                     shutdown: shutdown.clone(),
                 };
-                tokio::task::spawn_local(connection.run(stream));
+                tokio::task::spawn_local(connection.begin(stream));
             }
             Err(error) if crate::is_passing(&error) => {
                 tokio::time::sleep(crate::ACCEPT_AGAIN).await;
@@ -56,11 +56,32 @@ enum After {
 }
 
 impl Connection {
-    async fn run(self, stream: UnixStream) {
+    /// Finds out what the connection is for. One that says nothing understood ends without an answer.
+    async fn begin(self, mut stream: UnixStream) {
+        let mut input = BytesMut::new();
+        let first = loop {
+            match decode::<ToSupervisor>(&mut input) {
+                Ok(Some(first)) => break first,
+                Ok(None) => {}
+                Err(_damaged) => return,
+            }
+            if !matches!(stream.read_buf(&mut input).await, Ok(1..)) {
+                return;
+            }
+        };
+        if let ToSupervisor::Files { epoch, user } = first {
+            // The daemon sees by the connection's end that there is no helper.
+            let _served: io::Result<()> = files::serve(self.core, stream, epoch, user).await;
+        } else {
+            self.run(stream, first, input).await;
+        }
+    }
+
+    async fn run(self, stream: UnixStream, first: ToSupervisor, input: BytesMut) {
         let (from, mut to) = stream.into_split();
         // Whatever ends it, the daemon connects again; nothing is lost with a connection.
         tokio::select! {
-            _ended = self.listen(from) => {}
+            _ended = self.listen(from, first, input) => {}
             _ended = self.speak(&mut to) => {}
             () = self.outbox.over.notified() => {}
         }
@@ -92,8 +113,15 @@ impl Connection {
         }
     }
 
-    async fn listen(&self, mut from: OwnedReadHalf) -> io::Result<()> {
-        let mut input = BytesMut::new();
+    async fn listen(
+        &self,
+        mut from: OwnedReadHalf,
+        first: ToSupervisor,
+        mut input: BytesMut,
+    ) -> io::Result<()> {
+        if self.take(first).await == After::End {
+            return Ok(());
+        }
         loop {
             while let Some(message) = decode(&mut input).map_err(io::Error::other)? {
                 if self.take(message).await == After::End {
@@ -170,8 +198,8 @@ impl Connection {
     fn obey(&self, message: ToSupervisor) {
         let core = &self.core;
         match message {
-            // Taken before.
-            ToSupervisor::Fence { .. } => {}
+            // Taken before; the second is never on a connection like this.
+            ToSupervisor::Fence { .. } | ToSupervisor::Files { .. } => {}
             ToSupervisor::Check { token, run } => {
                 let problem = core.launcher.check(&run);
                 self.outbox.say(FromSupervisor::Checked { token, problem });

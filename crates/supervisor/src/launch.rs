@@ -97,17 +97,47 @@ impl Launcher {
             .env
             .retain(|entry| !entry.as_bytes().starts_with(inherited.as_bytes()));
         launch.env.push(text(&op_entry(op), "the environment")?);
-        let inherit = |is_child| self.sacrifice.as_ref().map(|s| s.set(is_child));
-        inherit(true);
-        let started = spawn::start(&launch, &mut self.stack.borrow_mut());
-        inherit(false);
-        let pid = started.map_err(|failure| describe(failure, run))?;
+        let pid = self
+            .spawn(&launch)
+            .map_err(|failure| describe(failure, run))?;
         Ok(Child {
             pid,
             stdin: plumbing.stdin,
             stdout: plumbing.stdout,
             stderr: plumbing.stderr,
         })
+    }
+
+    /// Starts a files helper that speaks over `socket`. It is not of any operation.
+    pub(crate) fn start_helper(
+        &self,
+        user: Option<&str>,
+        socket: &impl AsFd,
+    ) -> Result<Pid, String> {
+        let run = RunSpec {
+            argv: [protocol::paths::BIN, "__box", "files"]
+                .map(str::to_owned)
+                .to_vec(),
+            cwd: "/".to_owned(),
+            env: std::collections::BTreeMap::new(),
+            user: user.map(str::to_owned),
+            timeout_ms: None,
+            tty: None,
+            stdin: false,
+            role: protocol::Role::Internal,
+        };
+        let stdio = [socket.as_fd(), socket.as_fd(), self.null.as_fd()];
+        let launch = self.prepare(&run, stdio, false)?;
+        self.spawn(&launch)
+            .map_err(|failure| describe(failure, &run))
+    }
+
+    fn spawn(&self, launch: &Launch<'_>) -> Result<Pid, spawn::Failure> {
+        let inherit = |is_child| self.sacrifice.as_ref().map(|s| s.set(is_child));
+        inherit(true);
+        let started = spawn::start(launch, &mut self.stack.borrow_mut());
+        inherit(false);
+        started
     }
 
     fn plumb(&self, run: &RunSpec) -> Result<Plumbing, String> {

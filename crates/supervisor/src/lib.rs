@@ -13,6 +13,7 @@
 mod boxed;
 mod core;
 mod daemon;
+mod files;
 mod harden;
 mod input;
 mod launch;
@@ -100,10 +101,31 @@ pub fn shell_main(args: Vec<OsString>, recognise: &dyn Fn(&str) -> Option<ToolCa
 
 /// The helper inside the sandbox, `durable __box`; `args` starts at the verb. Returns the exit code.
 ///
-/// `tar-out PATH` · `tar-in DIR` · `read PATH` · `write PATH [--mode OCTAL]` · `remove PATH`
+/// `files` · `change JSON` · `tar-out PATH` · `tar-in DIR` · `apply DIR` · `read PATH` · `write PATH [--mode OCTAL]` · `remove PATH`
 #[must_use]
 pub fn box_main(args: Vec<OsString>) -> i32 {
     boxed::main(args)
+}
+
+/// The pax record that ends an archive of a sandbox which is not whole, with the reason.
+pub const PACK_ERROR: &str = boxed::ERROR;
+/// The pax record at the end of an archive of a sandbox that tells how many special files were left out.
+pub const PACK_SKIPPED: &str = boxed::SKIPPED;
+
+/// Packs a path into a tar archive as `name`, in the way of the helper; returns how many pipes, sockets and devices were
+/// left out. No link is followed, and no pipe is waited for.
+///
+/// # Errors
+/// What could not be read or written, in words.
+pub fn pack(
+    path: &std::path::Path,
+    name: &std::path::Path,
+    out: &mut impl Write,
+) -> Result<u64, String> {
+    boxed::pack(path, name, out).map_err(|error| match std::error::Error::source(&error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    })
 }
 
 /// How long accepting waits when the machine is short of something.

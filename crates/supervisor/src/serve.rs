@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use crate::core::Core;
+use crate::files::Helpers;
 use crate::harden;
 use crate::launch::Launcher;
 use crate::ledger::{Ledger, Opened};
@@ -81,6 +82,7 @@ pub(crate) fn run(handles: Handles) -> Result<(), Error> {
         ops: Ops::of_rows(table.ops.values()),
         link: Link::default(),
         shims: Shims::new(boot),
+        helpers: Helpers::default(),
         closing: Cell::new(false),
     });
     drop(table);

@@ -1,5 +1,6 @@
 //! A small HTTP/1.1 client of the daemon's Unix socket or TCP port: one connection, kept alive, no library in between.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -25,11 +26,19 @@ pub struct Api {
 pub struct Answer {
     /// The HTTP status.
     pub status: u16,
+    /// Headers, names in lower case.
+    pub headers: BTreeMap<String, String>,
     /// The whole body.
     pub body: Vec<u8>,
 }
 
 impl Answer {
+    /// Returns a header, empty where there is none.
+    #[must_use]
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", String::as_str)
+    }
+
     /// Reads the body as JSON.
     ///
     /// # Errors
@@ -81,16 +90,74 @@ impl Api {
     /// # Errors
     /// The connection broke, or the answer is no HTTP.
     pub fn send(&mut self, method: &str, path: &str, body: &[u8]) -> Res<Answer> {
+        self.send_with(method, path, &[], body)
+    }
+
+    /// Sends a request with headers of its own and reads the whole answer.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn send_with(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Res<Answer> {
+        self.begin(method, path, headers, body.len(), body)?;
+        self.answer(method == "HEAD")
+    }
+
+    /// Sends a request whose body is to have `length` bytes, with only `body` of them.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn begin(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        length: usize,
+        body: &[u8],
+    ) -> Res<()> {
+        let more = headers.iter();
+        let more: String = more
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
         let token = self.token.as_ref();
         let token = token.map_or(String::new(), |t| format!("Authorization: Bearer {t}\r\n"));
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: durable\r\n{token}Content-Length: {}\r\n\r\n",
-            body.len()
+            "{method} {path} HTTP/1.1\r\nHost: durable\r\n{token}{more}Content-Length: {length}\r\n\r\n"
         );
         let mut request = head.into_bytes();
         request.extend_from_slice(body);
         self.stream.get_mut().write_all(&request)?;
-        self.answer()
+        Ok(())
+    }
+
+    /// Asks for a body and throws it away; returns how long it was. `look` is called now and then.
+    ///
+    /// # Errors
+    /// As [`Self::send`], or a body that ends too early.
+    pub fn drain(&mut self, path: &str, mut look: impl FnMut()) -> Res<u64> {
+        self.begin("GET", path, &[], 0, &[])?;
+        let (status, headers) = self.head()?;
+        if status != 200 {
+            return Err(trouble(format!("status {status}")));
+        }
+        let length: u64 = headers.get("content-length").map_or(Ok(0), |l| l.parse())?;
+        let mut left = length;
+        let mut buffer = vec![0; 1 << 20];
+        while left > 0 {
+            let most = buffer.len().min(usize::try_from(left)?);
+            let read = self.stream.read(&mut buffer[..most])?;
+            if read == 0 {
+                return Err(trouble("the body ends too early"));
+            }
+            left -= read as u64;
+            look();
+        }
+        Ok(length)
     }
 
     /// Sends JSON and reads JSON.
@@ -122,21 +189,32 @@ impl Api {
         Ok(line.trim_end().to_owned())
     }
 
-    fn answer(&mut self) -> Res<Answer> {
+    fn head(&mut self) -> Res<(u16, BTreeMap<String, String>)> {
         let status = self.line()?;
         let status = status.split(' ').nth(1).and_then(|s| s.parse().ok());
         let status: u16 = status.ok_or_else(|| trouble("no HTTP status"))?;
-        let mut length = 0;
-        let mut chunked = false;
+        let mut headers = BTreeMap::new();
         loop {
-            let line = self.line()?.to_ascii_lowercase();
-            if line.is_empty() {
-                break;
-            }
-            if let Some(value) = line.strip_prefix("content-length:") {
-                length = value.trim().parse()?;
-            }
-            chunked |= line.starts_with("transfer-encoding:") && line.contains("chunked");
+            let line = self.line()?;
+            let Some((name, value)) = line.split_once(':') else {
+                return Ok((status, headers));
+            };
+            headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+        }
+    }
+
+    fn answer(&mut self, headless: bool) -> Res<Answer> {
+        let (status, headers) = self.head()?;
+        let length = headers.get("content-length");
+        let length = length.map_or(Ok(0), |l| l.parse())?;
+        let coding = headers.get("transfer-encoding");
+        let chunked = coding.is_some_and(|c| c.to_ascii_lowercase().contains("chunked"));
+        if headless || status == 304 || status == 204 {
+            return Ok(Answer {
+                status,
+                headers,
+                body: Vec::new(),
+            });
         }
         let mut body = Vec::new();
         if chunked {
@@ -155,6 +233,10 @@ impl Api {
             body.resize(length, 0);
             self.stream.read_exact(&mut body)?;
         }
-        Ok(Answer { status, body })
+        Ok(Answer {
+            status,
+            headers,
+            body,
+        })
     }
 }

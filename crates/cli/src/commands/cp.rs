@@ -1,22 +1,29 @@
 //! `durable cp`
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::Method;
-use protocol::api::OpView;
-use protocol::{ApiError, ErrorCode, OpId, OpSpec, Replay, Role, SandboxName};
+use protocol::{ApiError, ErrorCode, SandboxName};
 
-use super::{Outcome, World, fresh_op, parse};
-use crate::stream::escape;
+use super::{Outcome, World, at, parse};
+use crate::{client, failure};
 
-/// Copy files between the host and a sandbox, as an operation: journaled, and followed by a cut.
+/// Whose rights a copy has inside: every one on the files. By number, as an image may have no list of users.
+const USER: Option<&str> = Some("0");
+/// Bytes that travel at a time.
+const PIECE: usize = 256 << 10;
+/// The longest words of what broke an archive off.
+const MAX_WORDS: u64 = 4096;
+
+/// Copy files between the host and a sandbox: into one as an operation, journaled and followed by a cut.
 ///
 /// `NAME:PATH` is a path in a sandbox. A destination that ends with `/` is a directory to copy into; any other is the
-/// copy's own path. Symbolic links are copied as links and never followed, on either side.
+/// copy's own path. Symbolic links are copied as links and never followed, on either side. Pipes, sockets and devices are
+/// left out. Copying out of a sandbox is no operation and leaves no trace in the journal.
 ///
 /// Example: durable cp ./src ada:/workspace/
 #[derive(clap::Args)]
@@ -110,87 +117,150 @@ pub(crate) async fn put(
         )
         .hint("nothing was copied")
     };
-    let meta = std::fs::symlink_metadata(from).map_err(|e| failed(&e))?;
-    let op: OpId = parse(&format!("~cp-{}", fresh_op()))?;
-    start(world, name, &op, &["tar-in", dir], true).await?;
-    let (sender, mut chunks) = tokio::sync::mpsc::channel::<Bytes>(4);
+    std::fs::symlink_metadata(from).map_err(|e| failed(&e))?;
+    let (sender, pieces) = tokio::sync::mpsc::channel(4);
     let source = from.to_owned();
     let packing = tokio::task::spawn_blocking(move || {
-        let out =
-            std::io::BufWriter::with_capacity(protocol::control::MAX_STDIN_CHUNK, Chunks(sender));
-        let mut tar = tar::Builder::new(out);
-        tar.follow_symlinks(false);
-        let base = base.unwrap_or_else(|| ".".to_owned());
-        if meta.is_dir() {
-            tar.append_dir_all(&base, &source)?;
-        } else {
-            tar.append_path_with_name(&source, &base)?;
+        let base = PathBuf::from(base.unwrap_or_else(|| ".".to_owned()));
+        let mut out = std::io::BufWriter::with_capacity(PIECE, Pieces(sender));
+        let packed = supervisor::pack(&source, &base, &mut out);
+        let flushed = out.flush();
+        let (out, _unsent) = out.into_parts();
+        match (&packed, flushed) {
+            (Ok(_), Ok(())) => {}
+            // The request breaks off with this: no daemon takes half an archive for a whole one.
+            _ => drop(
+                out.0
+                    .blocking_send(Err(std::io::Error::other("it was broken off"))),
+            ),
         }
-        tar.into_inner()?.flush()
+        packed
     });
-    let path = op_path(name, &op);
-    let mut offset = 0_u64;
-    while let Some(chunk) = chunks.recv().await {
-        let length = chunk.len() as u64;
-        let url = format!("{path}/stdin?offset={offset}&eof=false");
-        world.client.send(Method::PUT, &url, chunk).await?;
-        offset += length;
-    }
+    let query = at(dir.as_ref(), USER);
+    let address = format!("/v1/sandboxes/{name}/files/tree?{query}");
+    let body = client::streamed(pieces);
+    let sent = world
+        .client
+        .send_with(Method::PUT, &address, &[], body)
+        .await;
     let packed = packing
         .await
         .map_err(|e| ApiError::new(ErrorCode::Internal, e.to_string()))?;
-    if let Err(error) = packed {
-        let _view: OpView = world
-            .client
-            .call(Method::POST, &format!("{path}/cancel"), &())
-            .await?;
-        return Err(
-            failed(&error).hint("the copy was broken off; what had arrived by then is there")
-        );
+    match (sent, packed) {
+        (Ok(_), Ok(skipped)) => {
+            note_skipped(skipped);
+            Ok(())
+        }
+        (Err(error), Ok(_)) => Err(explained(name, error)),
+        // What the daemon says explains why no more could be sent.
+        (Err(error), Err(_)) if error.code != ErrorCode::Unavailable => Err(explained(name, error)),
+        (_, Err(words)) => Err(ApiError::new(
+            ErrorCode::Invalid,
+            format!("cannot copy {}: {words}", from.display()),
+        )
+        .hint("the copy was broken off; what had arrived by then is there")),
     }
-    let url = format!("{path}/stdin?offset={offset}&eof=true");
-    world.client.send(Method::PUT, &url, Bytes::new()).await?;
-    settled(world, name, &op).await.map(drop)
+}
+
+fn explained(name: &SandboxName, error: ApiError) -> ApiError {
+    let message = format!("the copy failed in sandbox `{name}`: {}", error.message);
+    ApiError { message, ..error }
+}
+
+fn note_skipped(skipped: u64) {
+    if skipped > 0 {
+        failure::note(&format!(
+            "{skipped} pipes, sockets or devices were left out"
+        ));
+    }
 }
 
 /// Copies a path of the sandbox to the host.
 async fn fetch(world: &World, name: &SandboxName, from: &str, to: &Path) -> Result<(), ApiError> {
-    let op: OpId = parse(&format!("~cp-{}", fresh_op()))?;
-    start(world, name, &op, &["tar-out", from], false).await?;
     let into = to.as_os_str().as_encoded_bytes().ends_with(b"/");
     let to = to.to_owned();
     let (sender, receiver) = std::sync::mpsc::sync_channel::<Bytes>(4);
+    let query = at(from.as_ref(), USER);
+    let address = format!("/v1/sandboxes/{name}/files/tree?{query}");
+    let ask = || world.client.send(Method::GET, &address, Bytes::new());
+    let response = crate::stream::retry_broken(ask).await;
+    let mut body = response.map_err(|e| explained(name, e))?.into_body();
     let unpacking = tokio::task::spawn_blocking(move || unpack(receiver, &to, into));
-    let url = format!("{}/output/stdout?follow=true", op_path(name, &op));
-    let mut body = world
-        .client
-        .send(Method::GET, &url, Bytes::new())
-        .await?
-        .into_body();
+    let mut broken = None;
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|e| crate::client::lost(&e))?.into_data() else {
-            continue;
-        };
-        if sender.send(data).is_err() {
-            break;
+        match frame {
+            Ok(frame) => {
+                if let Ok(data) = frame.into_data()
+                    && sender.send(data).is_err()
+                {
+                    break;
+                }
+            }
+            Err(error) => {
+                broken = Some(client::lost(&error));
+                break;
+            }
         }
     }
     drop(sender);
     let unpacked = unpacking
         .await
         .map_err(|e| ApiError::new(ErrorCode::Internal, e.to_string()))?;
-    // What went wrong inside explains a broken archive better than the archive does.
-    settled(world, name, &op).await?;
-    unpacked.map_err(|e| {
-        ApiError::new(
+    match (unpacked, broken) {
+        (
+            Ok(Unpacked {
+                words: Some(words), ..
+            }),
+            _,
+        ) => Err(ApiError::new(
+            ErrorCode::Invalid,
+            format!("the copy failed in sandbox `{name}`: {words}"),
+        )),
+        (_, Some(broken)) => Err(broken),
+        (Err(error), None) => Err(ApiError::new(
             ErrorCode::Unavailable,
-            format!("cannot write the copy: {e}"),
-        )
-    })
+            format!("cannot write the copy: {error}"),
+        )),
+        (Ok(unpacked), None) => {
+            note_skipped(unpacked.skipped);
+            Ok(())
+        }
+    }
+}
+
+/// What an archive told beside its files.
+#[derive(Default)]
+struct Unpacked {
+    /// Why it is not whole.
+    words: Option<String>,
+    skipped: u64,
+}
+
+impl Unpacked {
+    /// Reads the records at an archive's end.
+    fn hear(&mut self, entry: &mut tar::Entry<'_, impl std::io::Read>) -> std::io::Result<()> {
+        let mut records = Vec::new();
+        entry.take(MAX_WORDS).read_to_end(&mut records)?;
+        let records = String::from_utf8_lossy(&records);
+        let record = records.split_once(' ').map_or("", |(_, record)| record);
+        match record.trim_end().split_once('=') {
+            Some((supervisor::PACK_ERROR, words)) => {
+                self.words = Some(super::ls::quiet(words));
+            }
+            Some((supervisor::PACK_SKIPPED, count)) => self.skipped = count.parse().unwrap_or(0),
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 /// Unpacks an archive whose entries all lie below one name; that name becomes `to`, or stays below it.
-fn unpack(chunks: std::sync::mpsc::Receiver<Bytes>, to: &Path, into: bool) -> std::io::Result<()> {
+fn unpack(
+    chunks: std::sync::mpsc::Receiver<Bytes>,
+    to: &Path,
+    into: bool,
+) -> std::io::Result<Unpacked> {
+    let mut told = Unpacked::default();
     let reader = Reader {
         chunks,
         current: Bytes::new(),
@@ -213,6 +283,14 @@ fn unpack(chunks: std::sync::mpsc::Receiver<Bytes>, to: &Path, into: bool) -> st
     archive.set_preserve_permissions(true);
     for entry in archive.entries()? {
         let mut entry = entry?;
+        if entry.header().entry_type().is_pax_global_extensions() {
+            told.hear(&mut entry)?;
+            // What follows a failure is made to be no archive.
+            if told.words.is_some() {
+                break;
+            }
+            continue;
+        }
         let path = entry.path()?.into_owned();
         let mut parts = path
             .components()
@@ -245,14 +323,21 @@ fn unpack(chunks: std::sync::mpsc::Receiver<Bytes>, to: &Path, into: bool) -> st
             std::fs::create_dir_all(above)?;
         }
         if kind.is_file() && is_special(&at) {
-            // `cp` writes into a device; to put a file in its place would take it from everybody.
+            // `cp` writes into a device; to put a file in its place would take it from everybody. One deeper in a tree
+            // was named by nobody, and a pipe would wait for ever.
+            if target.components().nth(1).is_some() {
+                return Err(std::io::Error::other(format!(
+                    "{} is no regular file",
+                    at.display()
+                )));
+            }
             let mut device = std::fs::OpenOptions::new().write(true).open(&at)?;
             std::io::copy(&mut entry, &mut device)?;
             continue;
         }
         entry.unpack(&at)?;
     }
-    Ok(())
+    Ok(told)
 }
 
 /// Whether a device, a pipe or a socket is there.
@@ -277,81 +362,14 @@ fn no_links_above(parent: &Path, target: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn op_path(name: &SandboxName, op: &OpId) -> String {
-    format!("/v1/sandboxes/{name}/ops/{}", escape(op.as_str()))
-}
-
-async fn start(
-    world: &World,
-    name: &SandboxName,
-    op: &OpId,
-    args: &[&str],
-    stdin: bool,
-) -> Result<(), ApiError> {
-    let argv = [protocol::paths::BIN, "__box"]
-        .iter()
-        .chain(args)
-        .map(|s| (*s).to_owned())
-        .collect();
-    let spec = OpSpec {
-        argv,
-        cwd: Some("/".to_owned()),
-        env: std::collections::BTreeMap::new(),
-        user: None,
-        timeout_ms: None,
-        tty: None,
-        stdin,
-        replay: Replay::Never,
-        role: Role::Internal,
-    };
-    let _view: OpView = world
-        .client
-        .call(Method::PUT, &op_path(name, op), &spec)
-        .await?;
-    Ok(())
-}
-
-async fn settled(world: &World, name: &SandboxName, op: &OpId) -> Result<OpView, ApiError> {
-    let view: OpView = world
-        .client
-        .get(&format!("{}?wait=true", op_path(name, op)))
-        .await?;
-    if view.exit_code == Some(0) {
-        return Ok(view);
-    }
-    let url = format!("{}/output/stderr", op_path(name, op));
-    let body = world
-        .client
-        .send(Method::GET, &url, Bytes::new())
-        .await?
-        .into_body();
-    let said = body
-        .collect()
-        .await
-        .map_err(|e| crate::client::lost(&e))?
-        .to_bytes();
-    let said = String::from_utf8_lossy(&said[..said.len().min(4096)])
-        .trim()
-        .to_owned();
-    let said = if said.is_empty() {
-        view.error.unwrap_or_default()
-    } else {
-        said
-    };
-    Err(ApiError::new(
-        ErrorCode::Invalid,
-        format!("the copy failed in sandbox `{name}`: {said}"),
-    ))
-}
-
 /// Writes into a channel; ends when the other side is gone.
-struct Chunks(tokio::sync::mpsc::Sender<Bytes>);
+struct Pieces(tokio::sync::mpsc::Sender<std::io::Result<Bytes>>);
 
-impl std::io::Write for Chunks {
+impl std::io::Write for Pieces {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let take = &bytes[..bytes.len().min(protocol::control::MAX_STDIN_CHUNK)];
+        let take = &bytes[..bytes.len().min(PIECE)];
         self.0
-            .blocking_send(Bytes::copy_from_slice(take))
+            .blocking_send(Ok(Bytes::copy_from_slice(take)))
             .map_err(|_| std::io::Error::from(std::io::ErrorKind::BrokenPipe))?;
         Ok(take.len())
     }

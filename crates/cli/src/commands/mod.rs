@@ -2,6 +2,7 @@
 
 mod attach;
 mod blame;
+mod cat;
 mod checkpoint;
 mod compose;
 mod cp;
@@ -13,6 +14,7 @@ mod fork;
 mod harness;
 mod image;
 mod log;
+mod ls;
 mod op;
 mod probe;
 mod ps;
@@ -23,6 +25,7 @@ mod run;
 mod serve;
 mod stop;
 mod store;
+mod watch;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -66,6 +69,9 @@ enum Command {
     Op(op::Args),
     Read(read::Args),
     Cp(cp::Args),
+    Ls(ls::Args),
+    Cat(cat::Args),
+    Watch(watch::Args),
     Checkpoint(checkpoint::Args),
     Fork(fork::Args),
     Rewind(rewind::Args),
@@ -158,6 +164,9 @@ async fn dispatch(command: Command, world: &World) -> Outcome {
         Command::Op(args) => op::run(args, world).await,
         Command::Read(args) => read::run(args, world).await,
         Command::Cp(args) => cp::run(args, world).await,
+        Command::Ls(args) => ls::run(args, world).await,
+        Command::Cat(args) => cat::run(args, world).await,
+        Command::Watch(args) => watch::run(args, world).await,
         Command::Checkpoint(args) => checkpoint::run(args, world).await,
         Command::Fork(args) => fork::run(args, world).await,
         Command::Rewind(args) => rewind::run(args, world).await,
@@ -245,10 +254,21 @@ fn print_json<T: Serialize>(answer: &T) -> Result<(), ApiError> {
 
 /// Writes text so that it can stand in an address.
 fn percent(text: &str) -> String {
-    text.bytes()
+    percent_bytes(text.as_bytes())
+}
+
+/// Makes the query that names a path in a sandbox, of any bytes, and with whose rights.
+fn at(path: &std::ffi::OsStr, user: Option<&str>) -> String {
+    let user = user.map_or(String::new(), |user| format!("&user={}", percent(user)));
+    format!("path={}{user}", percent_bytes(path.as_encoded_bytes()))
+}
+
+fn percent_bytes(bytes: &[u8]) -> String {
+    bytes
+        .iter()
         .map(|byte| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
-                char::from(byte).to_string()
+                char::from(*byte).to_string()
             }
             other => format!("%{other:02X}"),
         })

@@ -182,8 +182,10 @@ impl Sandbox {
             return;
         }
         for (op, attempt) in std::mem::take(&mut self.reruns) {
+            let id = op.clone();
             turn.after
                 .push(Box::new(move |sandbox| sandbox.dispatch(&op, attempt)));
+            self.end_unfed(id, turn);
         }
         let starters = std::mem::take(&mut self.starters);
         let is_asked_for = !starters.is_empty();
@@ -296,7 +298,8 @@ impl Sandbox {
                             },
                         );
                     }
-                    self.push(turn, Event::OpAdopted { op: id });
+                    self.push(turn, Event::OpAdopted { op: id.clone() });
+                    self.end_unfed(id, turn);
                 }
                 Verdict::Settle {
                     attempt,

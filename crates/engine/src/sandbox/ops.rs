@@ -11,6 +11,9 @@ use super::{Attached, Reply, StdinState};
 use crate::error;
 use crate::state::{OpState, fingerprint};
 
+/// Between SIGTERM and SIGKILL for a helper that nobody feeds any more.
+const UNFED_GRACE_MS: u64 = 2000;
+
 impl Sandbox {
     /// Starts an operation, attaches to it, or says why not.
     pub(super) fn exec(
@@ -171,6 +174,8 @@ impl Sandbox {
                 }
             }
             FromSupervisor::Shim { shim, request } => self.shim(shim, request, turn),
+            // Those of other connections.
+            FromSupervisor::FilesReady | FromSupervisor::FilesRefused { .. } => {}
             FromSupervisor::Fenced { .. } | FromSupervisor::Refused { .. } => {
                 tracing::error!(sandbox = %self.name, "the supervisor answered a fence twice");
             }
@@ -256,6 +261,21 @@ impl Sandbox {
             });
         } else if !self.reruns.iter().any(|(known, _)| known == op) {
             self.reruns.push((op.clone(), attempt));
+        }
+    }
+
+    /// Ends a helper whose input came from a daemon that is gone: nobody else has the rest of it.
+    pub(super) fn end_unfed(&mut self, op: OpId, turn: &mut Turn) {
+        let is_unfed = self.state.ops.get(&op).is_some_and(|known| {
+            let takes = known.open_spec().is_some_and(|spec| spec.stdin);
+            takes && known.role == Role::Internal && known.origin == Origin::Daemon
+        });
+        if is_unfed {
+            turn.after.push(Box::new(move |sandbox| {
+                let grace_ms = UNFED_GRACE_MS;
+                // It ends in this very moment.
+                let _ended = sandbox.to_open(&op.clone(), ToSupervisor::Cancel { op, grace_ms });
+            }));
         }
     }
 

@@ -44,11 +44,10 @@ pub(crate) async fn read(
 ) -> Answer<Response> {
     let name = parse(&name)?;
     let id = engine.journal_of(&name).await?;
-    let mut tail = engine
-        .shared()
-        .store
-        .tail(id)
-        .map_err(|error| Refused(ApiError::new(ErrorCode::Unavailable, error.to_string())))?;
+    let mut tail =
+        engine.shared().store.tail(id).map_err(|error| {
+            Refused::from(ApiError::new(ErrorCode::Unavailable, error.to_string()))
+        })?;
     let (sender, receiver) = mpsc::channel::<Result<Bytes, Infallible>>(4);
     tokio::spawn(async move {
         let mut next = Seq(how.from.max(1));

@@ -1,6 +1,7 @@
 //! The routes, one file per noun.
 
 pub(crate) mod checkpoints;
+pub(crate) mod files;
 pub(crate) mod images;
 pub(crate) mod journal;
 pub(crate) mod ops;
@@ -77,6 +78,27 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
         .route(
             "/v1/sandboxes/{name}/sessions/{session}",
             get(sessions::show),
+        )
+        .route(
+            "/v1/sandboxes/{name}/files",
+            get(files::read::content)
+                .put(files::write::put)
+                .delete(files::write::remove),
+        )
+        .route("/v1/sandboxes/{name}/files/stat", get(files::read::stat))
+        .route("/v1/sandboxes/{name}/files/list", get(files::read::list))
+        .route("/v1/sandboxes/{name}/files/watch", get(files::read::watch))
+        .route(
+            "/v1/sandboxes/{name}/files/tree",
+            get(files::read::tree).put(files::write::unpack),
+        )
+        .route(
+            "/v1/sandboxes/{name}/files/mkdir",
+            post(files::write::mkdir),
+        )
+        .route(
+            "/v1/sandboxes/{name}/files/rename",
+            post(files::write::rename),
         )
         .layer(DefaultBodyLimit::max(MAX_BODY))
 }

@@ -13,7 +13,7 @@ use protocol::{ApiError, ErrorCode, Offset, OpId, OpSpec, Origin, Stream, TtySiz
 use serde::Deserialize;
 
 use super::sandboxes::{Grace, json};
-use crate::error::{Answer, Refused, parse};
+use crate::error::{Answer, parse};
 use crate::follow;
 
 /// Lists a sandbox's operations, oldest first; without the commands of settled ones.
@@ -131,7 +131,7 @@ pub(crate) async fn output(
         other => {
             let unknown =
                 ApiError::new(ErrorCode::Invalid, format!("there is no stream `{other}`"));
-            return Err(Refused(unknown.hint("use `stdout` or `stderr`")));
+            return Err(unknown.hint("use `stdout` or `stderr`").into());
         }
     };
     let attached = engine.get(&parse(&name)?)?.attach(parse(&op)?).await?;

@@ -17,7 +17,7 @@ use crate::error::{Answer, Refused, parse};
 /// Reads a JSON body; what is wrong with it is told in one sentence.
 pub(crate) fn json<T: DeserializeOwned>(body: &Bytes) -> Answer<T> {
     serde_json::from_slice(body).map_err(|error| {
-        Refused(
+        Refused::from(
             ApiError::new(
                 ErrorCode::Invalid,
                 format!("the request's body is not usable: {error}"),

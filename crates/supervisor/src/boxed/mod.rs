@@ -1,13 +1,19 @@
 //! `durable __box`: moves files in and out of a sandbox from the inside, as an ordinary operation with that user's rights.
 
+mod alter;
 mod apply;
 mod file;
+mod see;
+mod serve;
 mod tar_in;
 mod tar_out;
+mod watch;
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufReader, BufWriter};
+use std::io::{self, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
+
+pub(crate) use tar_out::{ERROR, SKIPPED};
 
 /// Why it could not be done.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +35,7 @@ pub(crate) enum Error {
     Usage(&'static str),
 }
 
-const USAGE: &str = "usage: __box tar-out PATH | tar-in DIR | apply DIR | read PATH | write PATH [--mode OCTAL] | remove PATH";
+const USAGE: &str = "usage: __box files | change JSON | tar-out PATH | tar-in DIR | apply DIR | read PATH | write PATH [--mode OCTAL] | remove PATH";
 
 /// Exit codes: done, failed, called wrongly.
 const DONE: i32 = 0;
@@ -47,6 +53,12 @@ fn failed(verb: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error
 
 /// Does what `args` say; returns the exit code.
 pub(crate) fn main(args: Vec<OsString>) -> i32 {
+    match args.as_slice() {
+        // The daemon sees the end of the connection; nobody reads a stderr here.
+        [verb] if *verb == "files" => return serve::main().map_or(FAILED, |()| DONE),
+        [verb, what] if *verb == "change" => return change(what),
+        _ => {}
+    }
     match run(&args) {
         Ok(()) => DONE,
         Err(error) => {
@@ -57,6 +69,29 @@ pub(crate) fn main(args: Vec<OsString>) -> i32 {
             }
         }
     }
+}
+
+fn change(what: &OsStr) -> i32 {
+    let what = what
+        .to_str()
+        .and_then(|what| serde_json::from_str(what).ok());
+    let Some(what) = what else {
+        crate::complain("durable", &Error::Usage(USAGE));
+        return MISUSED;
+    };
+    match alter::main(&what) {
+        Ok(true) => DONE,
+        Ok(false) => FAILED,
+        Err(error) => {
+            crate::complain("durable", &Error::Stream("answer", error));
+            FAILED
+        }
+    }
+}
+
+/// Packs `path` into a tar archive as `name`; returns how many special files were left out.
+pub(crate) fn pack(path: &Path, name: &Path, out: &mut impl Write) -> Result<u64, Error> {
+    tar_out::write_as(path, name, out)
 }
 
 fn run(args: &[OsString]) -> Result<(), Error> {

@@ -1,0 +1,185 @@
+//! Changing: each change is an operation, and is on disk, in the journal and in a cut when it is answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::{Body, BodyDataStream};
+use axum::extract::{Path, State};
+use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
+use axum::http::{HeaderMap, Uri};
+use engine::{Changed, Engine, Files, Piece, Refusal};
+use futures_util::StreamExt as _;
+use protocol::api::FileChangedView;
+use protocol::files::{Alter, Name, Put};
+use protocol::{ApiError, ErrorCode};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::At;
+use super::query::Query;
+use super::range::tags;
+use super::show;
+use crate::error::{Answer, Refused};
+
+/// Pieces of a body that wait for the sandbox.
+const WINDOW: usize = 2;
+/// How long the rest of a body that nobody wants is read away, so that its sender gets to hear why.
+const READ_AWAY: Duration = Duration::from_secs(5);
+
+/// Replaces a file by the body, in one step: a reader sees all of the old one or all of the new one.
+///
+/// `mode` is octal, `owner` UID:GID; what is not given is kept from the old file. `parents` makes the directories above it.
+/// `If-Match` and `If-None-Match` are obeyed, also against other writes over this API at the same moment. A body that breaks
+/// off changes nothing.
+#[utoipa::path(put, path = "/v1/sandboxes/{name}/files", params(("name" = String, Path), At,
+    ("mode" = Option<String>, Query), ("owner" = Option<String>, Query), ("parents" = Option<bool>, Query)),
+    request_body(content = String, content_type = "application/octet-stream"), responses(
+    (status = 200, body = FileChangedView), (status = 403, body = ApiError), (status = 404, body = ApiError),
+    (status = 412, body = ApiError)))]
+pub(crate) async fn put(
+    State(engine): State<Arc<Engine>>,
+    Path(name): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer<Json<FileChangedView>> {
+    let query = Query::of(&uri);
+    let files = query.files(&engine, &name).await?;
+    let path = query.path(&files, "path")?;
+    let put = Put {
+        path: path.clone(),
+        mode: query.mode()?,
+        owner: query.owner()?,
+        parents: query.flag("parents")?,
+        if_match: tags(&headers, IF_MATCH),
+        if_none_match: tags(&headers, IF_NONE_MATCH),
+    };
+    alter(files, Alter::Put(put), path, Some(body)).await
+}
+
+/// Makes a directory; `mode` is octal, 755 where not given. With `parents` those above it too, and one that is there is fine.
+#[utoipa::path(post, path = "/v1/sandboxes/{name}/files/mkdir", params(("name" = String, Path), At,
+    ("mode" = Option<String>, Query), ("parents" = Option<bool>, Query)), responses(
+    (status = 200, body = FileChangedView), (status = 403, body = ApiError), (status = 404, body = ApiError),
+    (status = 409, body = ApiError)))]
+pub(crate) async fn mkdir(
+    State(engine): State<Arc<Engine>>,
+    Path(name): Path<String>,
+    uri: Uri,
+) -> Answer<Json<FileChangedView>> {
+    let query = Query::of(&uri);
+    let files = query.files(&engine, &name).await?;
+    let path = query.path(&files, "path")?;
+    let what = Alter::Mkdir {
+        path: path.clone(),
+        mode: query.mode()?,
+        parents: query.flag("parents")?,
+    };
+    alter(files, what, path, None).await
+}
+
+/// Removes a file, a link or an empty directory; with `recursive` one that is not empty too.
+#[utoipa::path(delete, path = "/v1/sandboxes/{name}/files", params(("name" = String, Path), At,
+    ("recursive" = Option<bool>, Query)), responses(
+    (status = 200, body = FileChangedView), (status = 403, body = ApiError), (status = 404, body = ApiError),
+    (status = 409, body = ApiError)))]
+pub(crate) async fn remove(
+    State(engine): State<Arc<Engine>>,
+    Path(name): Path<String>,
+    uri: Uri,
+) -> Answer<Json<FileChangedView>> {
+    let query = Query::of(&uri);
+    let files = query.files(&engine, &name).await?;
+    let path = query.path(&files, "path")?;
+    let what = Alter::Remove {
+        path: path.clone(),
+        recursive: query.flag("recursive")?,
+    };
+    alter(files, what, path, None).await
+}
+
+/// Gives `path` the name `to`, in one step. What has that name is replaced only with `replace`.
+#[utoipa::path(post, path = "/v1/sandboxes/{name}/files/rename", params(("name" = String, Path), At,
+    ("to" = String, Query), ("replace" = Option<bool>, Query)), responses(
+    (status = 200, body = FileChangedView), (status = 403, body = ApiError), (status = 404, body = ApiError),
+    (status = 409, body = ApiError)))]
+pub(crate) async fn rename(
+    State(engine): State<Arc<Engine>>,
+    Path(name): Path<String>,
+    uri: Uri,
+) -> Answer<Json<FileChangedView>> {
+    let query = Query::of(&uri);
+    let files = query.files(&engine, &name).await?;
+    let to = query.path(&files, "to")?;
+    let what = Alter::Rename {
+        from: query.path(&files, "path")?,
+        to: to.clone(),
+        replace: query.flag("replace")?,
+    };
+    alter(files, what, to, None).await
+}
+
+/// Unpacks a tar archive into a directory, which is made if need be. What breaks off leaves what had arrived by then.
+#[utoipa::path(put, path = "/v1/sandboxes/{name}/files/tree", params(("name" = String, Path), At),
+    request_body(content = String, content_type = "application/x-tar"), responses(
+    (status = 200, body = FileChangedView), (status = 400, body = ApiError), (status = 404, body = ApiError)))]
+pub(crate) async fn unpack(
+    State(engine): State<Arc<Engine>>,
+    Path(name): Path<String>,
+    uri: Uri,
+    body: Body,
+) -> Answer<Json<FileChangedView>> {
+    let query = Query::of(&uri);
+    let files = query.files(&engine, &name).await?;
+    let dir = query.path(&files, "path")?;
+    let (input, sending) = pieces(body);
+    let done = to_its_end(async move { files.unpack(&dir, input).await }).await;
+    if done.is_err() {
+        let _sent = tokio::time::timeout(READ_AWAY, sending).await;
+    }
+    let (op, cut) = done?;
+    let file = None;
+    Ok(Json(FileChangedView { op, cut, file }))
+}
+
+async fn alter(
+    files: Files,
+    what: Alter,
+    path: Name,
+    body: Option<Body>,
+) -> Answer<Json<FileChangedView>> {
+    let (input, sending) = body.map(pieces).unzip();
+    let done = to_its_end(async move { files.alter(&what, input).await }).await;
+    if let (Err(_), Some(sending)) = (&done, sending) {
+        let _sent = tokio::time::timeout(READ_AWAY, sending).await;
+    }
+    let Changed { op, cut, entry } = done?;
+    let file = Some(show::view(&path, &entry));
+    Ok(Json(FileChangedView { op, cut, file }))
+}
+
+/// Goes on although the client has gone: an operation that was begun is brought to its end.
+async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+) -> Result<T, Refused> {
+    let done = tokio::spawn(work).await;
+    let done = done.map_err(|e| ApiError::new(ErrorCode::Internal, e.to_string()))?;
+    Ok(done?)
+}
+
+/// Reads a body on as the pieces are taken. Only a body that is whole ends with [`Piece::End`].
+fn pieces(body: Body) -> (mpsc::Receiver<Piece>, JoinHandle<()>) {
+    let (sender, receiver) = mpsc::channel(WINDOW);
+    let sending = tokio::spawn(pass_on(body.into_data_stream(), sender));
+    (receiver, sending)
+}
+
+async fn pass_on(mut body: BodyDataStream, sender: mpsc::Sender<Piece>) {
+    while let Some(piece) = body.next().await {
+        let Ok(piece) = piece else { return };
+        // Where nobody takes them any more, the rest is read away.
+        let _not_wanted = sender.send(Piece::Bytes(piece)).await;
+    }
+    let _not_wanted = sender.send(Piece::End).await;
+}
