@@ -250,6 +250,8 @@ fn local(path: &str) -> Result<(Arc<dyn ObjectStore>, Path)> {
 fn cloud(url: &str) -> Result<(Arc<dyn ObjectStore>, Path)> {
     let parsed =
         url::Url::parse(url).map_err(|why| Error::Invalid(format!("{url:?} is no URL: {why}")))?;
+    // The client takes the process's one; another part of it may have set it already.
+    let _set = rustls::crypto::ring::default_provider().install_default();
     // The clouds' own words in the environment: AWS_…, GOOGLE_…, AZURE_….
     let options = std::env::vars()
         .map(|(name, value)| (name.to_ascii_lowercase(), value))
