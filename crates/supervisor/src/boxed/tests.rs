@@ -103,3 +103,41 @@ fn misuse_and_failure_have_codes_of_their_own() {
     assert_eq!(code(&["read", "/does/not/exist"]), FAILED);
     assert_eq!(code(&["read", "/"]), FAILED);
 }
+
+#[test]
+fn a_condition_is_looked_at_again_when_the_directory_is_ours() {
+    use protocol::files::{Name, Put, Why};
+    use rustix::fs::FlockOperation;
+
+    let world = tempfile::tempdir().unwrap();
+    let path = world.path().join("file");
+    fs::write(&path, "old").unwrap();
+    let name = Name(path.as_os_str().as_encoded_bytes().to_vec());
+    let put = |tag: Option<String>| Put {
+        path: name.clone(),
+        mode: None,
+        owner: None,
+        parents: false,
+        if_match: tag.map(|tag| vec![tag]),
+        if_none_match: None,
+    };
+    let old = alter::put_file(&put(None), &mut &b"older"[..]).unwrap();
+    let held = fs::File::open(world.path()).unwrap();
+    rustix::fs::flock(&held, FlockOperation::LockExclusive).unwrap();
+    let conditional = put(Some(old.tag()));
+    let writer = std::thread::spawn(move || alter::put_file(&conditional, &mut &b"new"[..]));
+    // Its first look is behind it once its own file is there.
+    while fs::read_dir(world.path()).unwrap().count() < 2 {
+        std::thread::yield_now();
+    }
+    // There is no event for what must not happen.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert_eq!(fs::read_to_string(&path).unwrap(), "older");
+    fs::write(world.path().join("other"), "somebody else's").unwrap();
+    fs::rename(world.path().join("other"), &path).unwrap();
+    drop(held);
+    let refused = writer.join().unwrap().unwrap_err();
+    assert_eq!(refused.why, Why::Precondition, "{}", refused.words);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "somebody else's");
+    assert_eq!(fs::read_dir(world.path()).unwrap().count(), 1);
+}
