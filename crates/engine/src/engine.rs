@@ -488,7 +488,8 @@ impl Engine {
 
     /// Lists which sandbox stands on which image, by digest.
     pub(crate) async fn image_users(&self) -> Vec<(String, String)> {
-        let handles: Vec<Handle> = self.read().values().cloned().collect();
+        let mut handles: Vec<Handle> = self.read().values().cloned().collect();
+        handles.sort_by(|a, b| a.name.cmp(&b.name));
         let mut users = Vec::new();
         for handle in handles {
             // One that is being removed stands on none.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use system_tests::{Res, World, process, trouble};
 
 use crate::is_root;
+use crate::support::until;
 
 /// A user that no passwd file knows.
 const USER: u32 = 54_321;
@@ -59,6 +60,8 @@ fn a_user_without_rights_gets_all_of_it_and_leaves_nothing() -> Res<()> {
 
     // The supervisor's death is told as such, and what is left runs on.
     world.must(&["exec", "a", "--op", "v", "-d", "--", "sleep", "1000"])?;
+    // One that was never started would be started later, not lost.
+    until("it runs", || !world.processes_of("v").is_empty())?;
     process::kill(
         world
             .supervisor("a")

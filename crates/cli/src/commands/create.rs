@@ -48,8 +48,8 @@ pub(crate) struct Shape {
     #[arg(long, value_name = "FILE", requires = "replicate")]
     replicate_key: Option<PathBuf>,
     /// Environment of every operation.
-    #[arg(long = "sandbox-env", value_name = "K=V")]
-    env: Vec<String>,
+    #[arg(long, value_name = "K=V")]
+    sandbox_env: Vec<String>,
 }
 
 impl Shape {
@@ -72,7 +72,7 @@ impl Shape {
                 .replicate
                 .as_deref()
                 .map(|store| super::store::at(store, self.replicate_key.as_deref())),
-            env: environment(&self.env)?,
+            env: environment(&self.sandbox_env)?,
             cwd: None,
         })
     }

@@ -326,3 +326,14 @@ fn environment(list: &[String]) -> Result<std::collections::BTreeMap<String, Str
     }
     Ok(env)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    /// Two arguments of one name would share what is given to either, without a word in a release build.
+    #[test]
+    fn the_command_line_does_not_contradict_itself() {
+        super::Cli::command().debug_assert();
+    }
+}
