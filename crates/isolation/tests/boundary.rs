@@ -62,7 +62,7 @@ fn nothing_of_the_host_but_its_system_directories_is_visible() {
         );
     }
     assert_eq!(ada.says("ls -A /run"), "durable\nlock");
-    assert_eq!(ada.says("ls -A /run/durable"), "shim.sock");
+    assert_eq!(ada.says("ls -A /run/durable"), "machine-id\nshim.sock");
     assert_eq!(ada.says("ls -A /sys"), "");
     assert_eq!(
         ada.sh("find / -xdev -name 'marker-of-the-host' -o -xdev -name supervisor.log | grep .")
