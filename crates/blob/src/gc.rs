@@ -138,13 +138,27 @@ impl Store {
     fn collect(&self, keep: &[SnapshotId], options: &GcOptions) -> Result<GcReport> {
         let mut report = GcReport::default();
         let mut keep: IdSet<SnapshotId> = keep.iter().copied().collect();
-        keep.extend(self.list_refs()?.into_iter().map(|(_, to)| to));
+        let refs = self.list_refs()?;
+        keep.extend(refs.iter().map(|(_, to)| *to));
+        let mut there = IdSet::default();
         for listed in self.backend.list("snapshots")? {
             let Ok(id) = listed.name.parse() else {
                 continue;
             };
+            there.insert(id);
             if !keep.contains(&id) && age(listed.modified) >= options.grace {
                 report.snapshots.push(id);
+            }
+        }
+        for (name, to) in &refs {
+            // Somebody may bring it back; without what it needs that would be of no use. (One that moved meanwhile is fine.)
+            if !there.contains(to) && self.get_ref(name)?.is_some_and(|(now, _)| now == *to) {
+                return Err(Error::damaged(
+                    snapshot::object(to),
+                    format!(
+                        "it is gone, and ref {name} points to it; no garbage is collected beside that"
+                    ),
+                ));
             }
         }
         let roots = self.roots()?;

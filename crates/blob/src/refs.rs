@@ -72,6 +72,15 @@ impl Store {
         Ok(next)
     }
 
+    /// Lists the names of the refs, whether or not they can be read.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub fn ref_names(&self) -> Result<Vec<String>> {
+        self.backend.dirs("refs")
+    }
+
     /// Lists the refs.
     ///
     /// # Errors

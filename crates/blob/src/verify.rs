@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::entry::Kind;
 use crate::error::{Damage, Error, Result};
 use crate::fetch::{Bad, Fault, Fetch};
-use crate::id::SnapshotId;
-use crate::index::Known;
+use crate::id::{PackId, SnapshotId};
+use crate::index::{self, Known};
 use crate::plan::{self, Marks, Want};
 use crate::sink;
 use crate::snapshot::Snapshot;
@@ -34,6 +34,20 @@ impl VerifyReport {
 }
 
 impl Store {
+    /// Forgets packs that are damaged: no push relies on them any more, and what is still needed of them is written anew by
+    /// the next push of it from where it lives. Until then snapshots lack all of their chunks.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub fn forget_packs(&self, packs: &[PackId]) -> Result<()> {
+        // The index first: a pack without one is nobody's.
+        let indexes = packs.iter().map(|pack| index::object(*pack));
+        self.backend.remove(indexes.collect())?;
+        let packs = packs.iter().map(|pack| sink::object(*pack));
+        self.backend.remove(packs.collect())
+    }
+
     /// Reads every pack that a snapshot needs, as a whole, and every chunk in it that is needed.
     ///
     /// # Errors

@@ -86,6 +86,7 @@ impl Engine {
             recovery.sandboxes += 1;
             match state {
                 Ok(Some(state)) => {
+                    state_dir(&shared, id)?;
                     keeps.extend(keep(&state));
                     folded.push((id, name, lease, state));
                 }
@@ -174,8 +175,11 @@ impl Engine {
             )
             .hint("give the absolute path of an unpacked root file system after `dir:`"));
         }
-        if let Some(store) = &ask.replicate {
+        let mut replicate = ask.replicate;
+        if let Some(store) = &mut replicate {
             remote::check_free(&self.shared, store, &ask.name).await?;
+            // It may be another one when the machine was started anew.
+            store.device = None;
         }
         let asked_cwd = ask.cwd.is_some();
         let cwd = ask.cwd.unwrap_or_else(|| "/workspace".to_owned());
@@ -204,7 +208,7 @@ impl Engine {
             command: Vec::new(),
             limits: ask.limits,
             on_crash: ask.on_crash,
-            replicate: ask.replicate,
+            replicate,
             env: ask.env,
             cwd,
         };
@@ -391,11 +395,9 @@ impl Engine {
             return Err(not_first());
         };
         let workspace = workspace.clone();
-        let dir = shared.state_dir(id).join(protocol::paths::state::SPOOL);
-        if let Err(failure) = std::fs::create_dir_all(&dir) {
+        if let Err(problem) = state_dir(&shared, id) {
             self.discard(workspace).await;
-            let what = format!("cannot make {}", dir.display());
-            return Err(error::internal(&what, &failure));
+            return Err(problem);
         }
         let events = vec![New::from(first)];
         let first = protocol::Stored {
@@ -637,6 +639,14 @@ impl Engine {
             .write()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+}
+
+/// Makes a sandbox's state directory, where there is none. Its name is not synced when a sandbox is created: a power cut may
+/// take it away from one that never ran, whose journal is there, and then nothing was in it.
+fn state_dir(shared: &Shared, id: SandboxId) -> Result<(), ApiError> {
+    let dir = shared.state_dir(id).join(protocol::paths::state::SPOOL);
+    std::fs::create_dir_all(&dir)
+        .map_err(|e| error::internal(&format!("cannot make {}", dir.display()), &e))
 }
 
 fn not_first() -> ApiError {

@@ -446,7 +446,8 @@ pub(crate) fn kill_relay(dir: &Path) {
         &pidfd,
         rustix::event::PollFlags::IN,
     )];
-    rustix::event::poll(&mut poll, None).unwrap();
+    // Whatever stops the machine for a moment interrupts it.
+    rustix::io::retry_on_intr(|| rustix::event::poll(&mut poll, None)).unwrap();
 }
 
 impl Drop for World {

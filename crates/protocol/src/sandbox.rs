@@ -136,6 +136,10 @@ pub struct StoreAt {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub key_file: Option<PathBuf>,
+    /// For a directory: the number of the device that the caller finds it on. A daemon has mounts of its own and may not see
+    /// what was mounted after its start; with this it refuses, instead of writing below the mount point.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<u64>,
 }
 
 /// Everything that a sandbox is created with.

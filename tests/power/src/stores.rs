@@ -18,6 +18,7 @@ fn open(store: &Path) -> Result<Store, Failure> {
     let at = StoreAt {
         url: store.display().to_string(),
         key_file: None,
+        device: None,
     };
     engine::remote::open(&at, None).map_err(|error| Failure::wrong(error.message))
 }
@@ -60,7 +61,12 @@ pub(crate) fn check(
     }
     let store = open(store)?;
     let listed = match engine::remote::list(&store) {
-        Ok(listed) => listed,
+        Ok((listed, damaged)) => {
+            for (name, error) in damaged {
+                tally.violation(&name, &error.message);
+            }
+            listed
+        }
         Err(error) => {
             tally.violation("(store)", &error.message);
             return Ok(());

@@ -270,6 +270,10 @@ fn damage_in_a_store_is_named_and_nothing_is_half_pulled() -> Res<()> {
     let told = here.run(&["store", "verify", "--store", &store])?;
     assert_eq!(told.code, Some(1));
     assert!(told.out().contains("precious"), "{}", told.out());
+    // Damage in one sandbox hides no other, and nothing is taken away beside a snapshot that is gone.
+    here.create("bob", &[])?;
+    here.sh("bob", "echo b > f")?;
+    here.must(&["push", "bob", "--store", &store])?;
     let there = World::new("damaged-pull")?;
     let refused = there.run(&["pull", "ada", "--store", &store])?;
     assert_eq!(refused.code, Some(125));
@@ -279,8 +283,37 @@ fn damage_in_a_store_is_named_and_nothing_is_half_pulled() -> Res<()> {
         refused.err()
     );
     assert!(!there.must(&["ps"])?.out().contains("ada"));
+    // What is damaged is forgotten, and written anew from where it lives.
+    let repaired = here.run(&["store", "verify", "--repair", "--store", &store])?;
+    assert_eq!(repaired.code, Some(1));
+    push(&here, &store)?;
+    here.must(&["push", "bob", "--store", &store])?;
+    let whole = here.must(&["store", "verify", "--store", &store])?;
+    assert!(whole.out().contains(" 0 damaged"), "{}", whole.out());
+    there.must(&["pull", "ada", "--store", &store])?;
+    assert_eq!(there.sh("ada", "wc -c < precious")?.out(), "200000\n");
+    fs::write(newest(&Path::new(&store).join("refs/s.ada"))?, "garbage")?;
+    let listed = here.run(&["store", "ls", "--store", &store])?;
+    assert_eq!(listed.code, Some(125));
+    assert!(listed.out().contains("bob"), "{}", listed.out());
+    here.must(&["store", "rm", "ada", "--store", &store])?;
+    here.must(&["store", "ls", "--store", &store])?;
+    push(&here, &store)?;
+    fs::remove_file(newest(&Path::new(&store).join("snapshots"))?)?;
+    let kept = here.run(&["store", "gc", "--grace", "0", "--store", &store])?;
+    assert!(
+        kept.err().contains("ref s.ada points to it"),
+        "{}",
+        kept.err()
+    );
     there.end_clean()?;
     here.end_clean()
+}
+
+fn newest(dir: &Path) -> Res<PathBuf> {
+    let all = fs::read_dir(dir)?.flatten().map(|entry| entry.path());
+    let newest = all.max_by_key(|path| path.metadata().and_then(|m| m.modified()).ok());
+    newest.ok_or_else(|| trouble(format!("{} is empty", dir.display())))
 }
 
 fn biggest(dir: &Path) -> Res<PathBuf> {
@@ -330,6 +363,12 @@ fn an_encrypted_store_tells_nobody_anything_without_its_key() -> Res<()> {
         }
     }
     let there = World::new("decrypted")?;
+    let device = there.run(&["pull", "ada", "--store", &store, "--key", "/dev/zero"])?;
+    assert!(
+        device.err().contains("is no small file"),
+        "{}",
+        device.err()
+    );
     for (more, told) in [
         (vec![], "no key was given"),
         (vec!["--key", &*other], "does not open"),
@@ -394,6 +433,8 @@ fn a_replicated_operation_is_in_the_store_when_it_is_told() -> Res<()> {
         view.contains("is not an earlier state of this sandbox"),
         "{view}"
     );
+    // What is here is not lost: it can be saved under another name.
+    here.must(&["push", "ada", "--store", &store, "--as", "overtaken"])?;
     assert_eq!(there.sh("ada", "tail -1 f")?.out(), "there\n");
     drop(running);
     there.end_clean()?;
@@ -430,6 +471,16 @@ fn a_collection_gives_back_what_was_taken_out_and_nothing_else() -> Res<()> {
         "{}",
         gone.err()
     );
+    let empty = there.root().join("empty");
+    fs::create_dir(&empty)?;
+    let path = empty.display().to_string();
+    let nothing = there.run(&["pull", "ada", "--name", "x", "--store", &path])?;
+    assert!(
+        nothing.err().contains("there is no blob store"),
+        "{}",
+        nothing.err()
+    );
+    assert_eq!(fs::read_dir(&empty)?.count(), 0, "looking makes no store");
     let none = there.run(&["store", "ls", "--store", "/nowhere/at/all"])?;
     assert!(
         none.err().contains("there is no blob store"),

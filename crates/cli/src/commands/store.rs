@@ -38,9 +38,11 @@ pub(super) fn at(store: &str, key: Option<&Path>) -> StoreAt {
     } else {
         absolute(Path::new(store)).display().to_string()
     };
+    let device = (!url.contains("://")).then(|| remote::device_of(Path::new(&url)));
     StoreAt {
         url,
         key_file: key.map(absolute),
+        device: device.flatten(),
     }
 }
 
@@ -143,6 +145,9 @@ enum Verb {
     Verify {
         #[command(flatten)]
         place: Place,
+        /// Forget packs with damage, so that the next push of a sandbox from where it lives writes what it needs of them anew.
+        #[arg(long)]
+        repair: bool,
     },
     /// Take a sandbox out of a store; `gc` gives the room back.
     Rm {
@@ -172,7 +177,7 @@ enum Verb {
 pub(crate) fn run(args: Args, json: bool) -> Outcome {
     match args.verb {
         Verb::Ls { place } => list(&place.at(), json)?,
-        Verb::Verify { place } => return verify(&open(&place)?, json),
+        Verb::Verify { place, repair } => return verify(&open(&place)?, repair, json),
         Verb::Rm { name, place } => remote::forget(&open(&place)?, &parse(&name)?)?,
         Verb::Gc {
             place,
@@ -184,22 +189,13 @@ pub(crate) fn run(args: Args, json: bool) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens a store that must be there: looking makes none.
 fn open(place: &Place) -> Result<Store, ApiError> {
-    existing(&place.at())
-}
-
-fn existing(at: &StoreAt) -> Result<Store, ApiError> {
-    let path = at.url.strip_prefix("file://").unwrap_or(&at.url);
-    if !path.contains("://") && !Path::new(path).join("config").exists() {
-        let message = format!("there is no blob store in {path}");
-        return Err(ApiError::new(ErrorCode::NotFound, message).hint("`durable push` makes one"));
-    }
-    remote::open(at, None)
+    remote::open_existing(&place.at(), None)
 }
 
 fn list(at: &StoreAt, json: bool) -> Result<(), ApiError> {
-    for (name, note) in remote::list(&existing(at)?)? {
+    let (listed, damaged) = remote::list(&remote::open_existing(at, None)?)?;
+    for (name, note) in listed {
         if json {
             print_json(&serde_json::json!({
                 "name": name, "seq": note.head.seq, "image": note.image, "node": note.node, "at_ms": note.at_ms,
@@ -216,28 +212,56 @@ fn list(at: &StoreAt, json: bool) -> Result<(), ApiError> {
             note.node
         ));
     }
-    Ok(())
+    told(&damaged)
 }
 
-fn verify(store: &Store, json: bool) -> Outcome {
+/// What cannot be read is told after what can.
+fn told(damaged: &[(String, ApiError)]) -> Result<(), ApiError> {
+    let Some((name, error)) = damaged.first() else {
+        return Ok(());
+    };
+    let more = match damaged.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    let message = format!("ref {name} cannot be read{more}: {}", error.message);
+    Err(ApiError::new(ErrorCode::Corrupt, message)
+        .hint("`durable store rm NAME` takes it out; push again from where the sandbox lives"))
+}
+
+fn verify(store: &Store, repair: bool, json: bool) -> Outcome {
     let of_blob = |e: blob::Error| remote::of_blob(&e);
     let (mut chunks, mut read, mut damaged) = (0, 0, Vec::new());
-    for (name, id) in store.list_refs().map_err(of_blob)? {
-        let report = store.verify(&id).map_err(of_blob)?;
-        chunks += report.chunks;
-        read += report.bytes;
-        damaged.extend(report.damaged_indexes);
-        damaged.extend(
-            report
-                .damage
-                .iter()
-                .map(|damage| format!("{name}: {damage}")),
-        );
+    let mut packs = Vec::new();
+    for name in store.ref_names().map_err(of_blob)? {
+        let looked = match store.get_ref(&name) {
+            Ok(None) => continue,
+            Ok(Some((id, _))) => store.verify(&id),
+            Err(error) => Err(error),
+        };
+        match looked {
+            Ok(report) => {
+                chunks += report.chunks;
+                read += report.bytes;
+                damaged.extend(report.damaged_indexes);
+                packs.extend(report.damage.iter().filter_map(|damage| damage.pack));
+                let told = report.damage.iter();
+                damaged.extend(told.map(|damage| format!("{name}: {damage}")));
+            }
+            Err(error) => damaged.push(format!("{name}: {}", of_blob(error).message)),
+        }
     }
     damaged.sort();
     damaged.dedup();
+    packs.sort();
+    packs.dedup();
+    if repair {
+        store.forget_packs(&packs).map_err(of_blob)?;
+    }
     if json {
-        print_json(&serde_json::json!({"chunks": chunks, "bytes": read, "damage": damaged}))?;
+        print_json(&serde_json::json!({
+            "chunks": chunks, "bytes": read, "damage": damaged, "forgotten_packs": if repair { packs.len() } else { 0 },
+        }))?;
     } else {
         damaged.iter().for_each(|line| print_line(line));
         print_line(&format!(
@@ -245,6 +269,13 @@ fn verify(store: &Store, json: bool) -> Outcome {
             bytes(read),
             damaged.len()
         ));
+        if !damaged.is_empty() {
+            print_line(if repair {
+                "damaged packs were forgotten: push again from where the sandboxes live"
+            } else {
+                "`durable store verify --repair` forgets damaged packs, so that a push from where a sandbox lives writes them anew"
+            });
+        }
     }
     Ok(ExitCode::from(u8::from(!damaged.is_empty())))
 }

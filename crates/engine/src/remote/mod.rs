@@ -9,7 +9,7 @@ pub(crate) mod outputs;
 mod pull;
 pub(crate) mod push;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 
 use blob::{Key, Options, Store};
@@ -23,6 +23,8 @@ use crate::shared::Shared;
 const JOURNAL: &str = "journal";
 /// The stream that holds what settled operations printed.
 const OUTPUT: &str = "output";
+/// An identity and comments.
+const MAX_KEY_FILE: u64 = 64 << 10;
 /// The version of [`Note`], and of what the streams hold.
 const FORMAT: u32 = 1;
 
@@ -58,21 +60,34 @@ struct CutNote {
     workspace: protocol::WorkspaceId,
 }
 
-/// Lists the sandboxes in a store, by the names that they have there.
+/// Refs that cannot be read, and why.
+pub type Damaged = Vec<(String, ApiError)>;
+
+/// Lists the sandboxes in a store, by the names that they have there, and the refs that cannot be read.
 ///
 /// # Errors
-/// The store cannot be read.
-pub fn list(store: &Store) -> Result<Vec<(SandboxName, Note)>, ApiError> {
-    let refs = store.list_refs().map_err(|e| of_blob(&e))?;
-    let mut all = Vec::new();
-    for (name, id) in refs {
-        let Some(name) = name.strip_prefix("s.").and_then(|name| name.parse().ok()) else {
+/// The store cannot be read at all.
+pub fn list(store: &Store) -> Result<(Vec<(SandboxName, Note)>, Damaged), ApiError> {
+    let (mut all, mut damaged) = (Vec::new(), Vec::new());
+    for found in store.ref_names().map_err(|e| of_blob(&e))? {
+        let Some(name) = found.strip_prefix("s.").and_then(|name| name.parse().ok()) else {
             continue;
         };
-        let snapshot = store.snapshot(&id).map_err(|e| of_blob(&e))?;
-        all.push((name, note(&snapshot)?));
+        match noted(store, &found) {
+            Ok(Some(note)) => all.push((name, note)),
+            Ok(None) => {}
+            Err(error) => damaged.push((found, error)),
+        }
     }
-    Ok(all)
+    Ok((all, damaged))
+}
+
+fn noted(store: &Store, name: &str) -> Result<Option<Note>, ApiError> {
+    let Some((id, _)) = store.get_ref(name).map_err(|e| of_blob(&e))? else {
+        return Ok(None);
+    };
+    let snapshot = store.snapshot(&id).map_err(|e| of_blob(&e))?;
+    note(&snapshot).map(Some)
 }
 
 /// Takes a sandbox and its checkpoints out of a store. Their chunks go with the next collection.
@@ -82,12 +97,14 @@ pub fn list(store: &Store) -> Result<Vec<(SandboxName, Note)>, ApiError> {
 pub fn forget(store: &Store, name: &SandboxName) -> Result<(), ApiError> {
     let blob = |e: blob::Error| of_blob(&e);
     let main = main_ref(name);
-    if store.get_ref(&main).map_err(blob)?.is_none() {
+    let refs = store.ref_names().map_err(blob)?;
+    if !refs.contains(&main) {
         return Err(not_there(name));
     }
+    // Also one that cannot be read any more.
     store.remove_ref(&main).map_err(blob)?;
     let cuts = cut_ref_prefix(name);
-    for (found, _) in store.list_refs().map_err(blob)? {
+    for found in refs {
         if found.starts_with(&cuts) {
             store.remove_ref(&found).map_err(blob)?;
         }
@@ -131,8 +148,57 @@ pub(crate) async fn check_free(
     .await
 }
 
+/// Returns the device of a directory, or of the one that it would be made in.
+#[must_use]
+pub fn device_of(path: &Path) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt as _;
+    let found = path.ancestors().find_map(|path| path.metadata().ok());
+    found.map(|found| found.dev())
+}
+
+/// Where a store is a directory.
+fn directory(at: &StoreAt) -> Option<&Path> {
+    let path = at.url.strip_prefix("file://").unwrap_or(&at.url);
+    (!path.contains("://")).then(|| Path::new(path))
+}
+
+/// Opens a store that must be there: looking makes none.
+///
+/// # Errors
+/// `not_found`, or as [`open`].
+pub fn open_existing(at: &StoreAt, cache: Option<&Path>) -> Result<Store, ApiError> {
+    if let Some(path) = directory(at)
+        && !path.join("config").exists()
+    {
+        let message = format!("there is no blob store in {}", path.display());
+        return Err(ApiError::new(ErrorCode::NotFound, message).hint("`durable push` makes one"));
+    }
+    open(at, cache)
+}
+
+fn cache(shared: &Shared) -> PathBuf {
+    shared.config.data.join("store-cache")
+}
+
+/// Refuses a directory that this daemon finds on another device than its caller does.
+fn check_device(at: &StoreAt) -> Result<(), ApiError> {
+    let (Some(path), Some(theirs)) = (directory(at), at.device) else {
+        return Ok(());
+    };
+    if device_of(path) == Some(theirs) {
+        return Ok(());
+    }
+    let message = format!(
+        "the daemon does not see what is mounted at or above {}: it was mounted after its start",
+        path.display()
+    );
+    Err(ApiError::new(ErrorCode::Unavailable, message)
+        .hint("end the daemon (its number is in `daemon.lock` of the data directory); sandboxes run on, and the next command starts it anew"))
+}
+
 fn open_here(shared: &Shared, at: &StoreAt) -> Result<Store, ApiError> {
-    open(at, Some(&shared.config.data.join("store-cache")))
+    check_device(at)?;
+    open(at, Some(&cache(shared)))
 }
 
 /// Reads an age identity out of a file as `age-keygen` writes it.
@@ -142,6 +208,11 @@ fn key(file: &Path) -> Result<Key, ApiError> {
         ApiError::new(ErrorCode::Invalid, message)
             .hint("give a file with an age identity: AGE-SECRET-KEY-1…")
     };
+    // A pipe would be waited for, a device read without end.
+    let found = std::fs::metadata(file).map_err(|e| invalid(e.to_string()))?;
+    if !found.is_file() || found.len() > MAX_KEY_FILE {
+        return Err(invalid("it is no small file".into()));
+    }
     let text = std::fs::read_to_string(file).map_err(|e| invalid(e.to_string()))?;
     let text = zeroize::Zeroizing::new(text);
     let line = text.lines().map(str::trim);
@@ -202,12 +273,12 @@ pub fn of_blob(error: &blob::Error) -> ApiError {
         Error::Io { .. } => (ErrorCode::Unavailable, None),
         Error::Store { .. } => (
             ErrorCode::Unavailable,
-            Some("what was pushed so far is found by the next push"),
+            Some("see that the store can be reached and written to, then do the same again"),
         ),
         Error::Damaged { .. } | Error::Chunk(_) => (
             ErrorCode::Corrupt,
             Some(
-                "`durable store verify` lists all that is damaged; push again from where the sandbox lives",
+                "`durable store verify --repair` lists all damage and forgets it; then push again from where the sandbox lives",
             ),
         ),
         Error::NoSnapshot(_) | Error::NoPart { .. } => (ErrorCode::NotFound, None),
@@ -215,7 +286,10 @@ pub fn of_blob(error: &blob::Error) -> ApiError {
             ErrorCode::Denied,
             Some("give its age identity with --key FILE"),
         ),
-        Error::WrongKey => (ErrorCode::Denied, None),
+        Error::WrongKey => (
+            ErrorCode::Denied,
+            Some("give the identity that the store was made with"),
+        ),
         Error::NotEncrypted => (
             ErrorCode::Invalid,
             Some("leave the key away, or make another store with it"),

@@ -14,7 +14,8 @@ use protocol::{
 use workspace::Pool;
 
 use super::{
-    JOURNAL, Note, OUTPUT, address, cut_ref, main_ref, not_there, note, of_blob, open_here, outputs,
+    JOURNAL, Note, OUTPUT, address, cache, check_device, cut_ref, main_ref, not_there, note,
+    of_blob, open_existing, outputs,
 };
 use crate::engine::{Engine, fold};
 use crate::sandbox::Handle;
@@ -37,7 +38,8 @@ impl Engine {
         let (shared, name) = (self.shared_arc(), ask.from.clone());
         let place = ask.store.clone();
         let (store, id, note) = blocking(move || {
-            let store = open_here(&shared, &place)?;
+            check_device(&place)?;
+            let store = open_existing(&place, Some(&cache(&shared)))?;
             let (id, note) = find(&store, &name)?;
             Ok((Arc::new(store), id, note))
         })

@@ -88,6 +88,15 @@ impl Outgoing {
     }
 }
 
+/// From where on streams are pushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Since {
+    /// What came after the last push; the rest is in the store.
+    LastPush,
+    /// All of it.
+    Ever,
+}
+
 /// What the store has of a sandbox.
 struct Before {
     name: SandboxName,
@@ -113,7 +122,11 @@ impl Engine {
         let handle = self.get(name)?;
         let which = if ask.all { Which::All } else { Which::Labeled };
         // The files as they are now are what is pushed; where there are none, that is so.
-        drop(handle.hold(None).await?);
+        match handle.hold(None).await {
+            // It went on elsewhere and takes no cuts any more; what it has can be saved under another name.
+            Err(overtaken) if overtaken.code == ErrorCode::Conflict => {}
+            held => drop(held?),
+        }
         let called = ask.name.unwrap_or_else(|| name.clone());
         handle.push_to(&ask.store, &called, which).await
     }
@@ -127,11 +140,14 @@ impl Handle {
         called: &SandboxName,
         which: Which,
     ) -> Result<PushView, ApiError> {
-        let mut patience = PATIENCE;
+        let (mut patience, mut since) = (PATIENCE, Since::LastPush);
         loop {
-            match self.try_push(at, called, which).await {
+            match self.try_push(at, called, which, since).await {
                 Err(Tried::Swept) if patience > 0 => patience -= 1,
                 Err(Tried::Swept) => return Err(of_blob(&blob::Error::Swept)),
+                // What was pushed before cannot be read there any more: all of it is here.
+                Err(Tried::Lacking(_)) if since == Since::LastPush => since = Since::Ever,
+                Err(Tried::Lacking(failure)) => return Err(failure),
                 Err(Tried::Failed(failure)) => return Err(failure),
                 Ok(view) => return Ok(view),
             }
@@ -143,6 +159,7 @@ impl Handle {
         at: &StoreAt,
         called: &SandboxName,
         which: Which,
+        since: Since,
     ) -> Result<PushView, Tried> {
         let (shared, place, name) = (self.shared.clone(), at.clone(), called.clone());
         let opened = blocking(move || {
@@ -154,7 +171,10 @@ impl Handle {
         let after = before.head();
         let mut outgoing = self
             .ask(|reply| Request::Outgoing {
-                after: after.seq,
+                after: match since {
+                    Since::LastPush => after.seq,
+                    Since::Ever => Seq(0),
+                },
                 which,
                 reply,
             })
@@ -177,6 +197,7 @@ impl Handle {
             state_dir: self.state_dir(),
             store,
             before,
+            since,
             outgoing,
             place: address(at, called),
         };
@@ -184,8 +205,11 @@ impl Handle {
         if !fresh.is_empty() {
             let at = view.seq;
             let cuts = fresh;
-            self.record(vec![Event::Replicated { to, at, cuts }])
-                .await?;
+            let recorded = self.record(vec![Event::Replicated { to, at, cuts }]).await;
+            match recorded {
+                Err(overtaken) if overtaken.code == ErrorCode::Conflict => {}
+                recorded => drop(recorded?),
+            }
         }
         Ok(view)
     }
@@ -198,6 +222,7 @@ struct Work {
     state_dir: PathBuf,
     store: Store,
     before: Before,
+    since: Since,
     outgoing: Outgoing,
     place: String,
 }
@@ -230,7 +255,11 @@ impl Work {
         if *head == after && fresh.is_empty() && known.is_some_and(|note| note.cuts == cuts) {
             return Ok((view, fresh, self.place));
         }
-        let parent = self.before.snapshot.as_ref().map(|(parent, _)| parent);
+        let (parent, first) = match self.since {
+            Since::LastPush => (self.before.snapshot.as_ref(), after.seq.next()),
+            Since::Ever => (None, Seq(1)),
+        };
+        let parent = parent.map(|(parent, _)| parent);
         let mut push = self.store.begin(parent.map(|parent| &parent.id))?;
         if let Some((workspace, cut)) = tip {
             push.tree(
@@ -247,7 +276,7 @@ impl Work {
             shared: self.shared.clone(),
             runtime: tokio::runtime::Handle::current(),
             sandbox: self.sandbox,
-            next: after.seq.next(),
+            next: first,
             last: head.seq,
             page: io::Cursor::default(),
         };
@@ -390,6 +419,8 @@ impl Read for Events {
 pub(crate) enum Tried {
     /// A collection took away what it relied on: it has to be begun anew.
     Swept,
+    /// Something that an earlier push left there is missing or damaged.
+    Lacking(ApiError),
     Failed(ApiError),
 }
 
@@ -403,6 +434,7 @@ impl From<blob::Error> for Tried {
     fn from(error: blob::Error) -> Self {
         match error {
             blob::Error::Swept => Self::Swept,
+            blob::Error::Chunk(_) => Self::Lacking(of_blob(&error)),
             error => Self::Failed(of_blob(&error)),
         }
     }

@@ -44,6 +44,8 @@ pub(super) enum Done {
     },
     Removed(Result<(), ApiError>, Reply<()>),
     Replicated(Vec<Waits>, Result<(), ApiError>),
+    /// The store does not take it: nothing is told meanwhile, but this.
+    Unreplicated(ApiError),
 }
 
 enum Message {
@@ -296,6 +298,7 @@ impl Sandbox {
                 turn.after
                     .push(Box::new(|sandbox| sandbox.replicated(waiting, result)));
             }
+            Message::Done(Done::Unreplicated(problem)) => self.replica.trouble = Some(problem),
             Message::Done(Done::Removed(result, reply)) => {
                 self.removed = true;
                 answer(turn, reply, result);
@@ -701,7 +704,11 @@ impl Sandbox {
         SandboxView {
             name: self.name.clone(),
             state,
-            problem: self.problem.as_ref().map(|p| p.message.clone()),
+            problem: self
+                .problem
+                .as_ref()
+                .or(self.replica.trouble.as_ref())
+                .map(|p| p.message.clone()),
             image: self.state.spec.image.clone(),
             created_at_ms: self.state.created_at,
             boot,

@@ -373,7 +373,10 @@ impl Sandbox {
 
     /// Returns what a push needs, and holds its cuts.
     pub(super) fn outgoing(&mut self, after: Seq, which: Which) -> Result<Outgoing, ApiError> {
-        if let Some(problem) = &self.problem {
+        // One that was overtaken elsewhere can still be pushed under another name.
+        if let Some(problem) = &self.problem
+            && problem.code != ErrorCode::Conflict
+        {
             return Err(problem.clone());
         }
         let outgoing = Outgoing::new(&self.state, self.head, after, which);

@@ -27,6 +27,8 @@ pub(super) struct Replica {
     gateway: Arc<OnceLock<Arc<gateway::Gateway>>>,
     waiting: Vec<Waits>,
     under_way: bool,
+    /// Why what waits has to go on waiting.
+    pub(super) trouble: Option<ApiError>,
 }
 
 impl Replica {
@@ -36,6 +38,7 @@ impl Replica {
             gateway: handle.gateway.clone(),
             waiting: Vec::new(),
             under_way: false,
+            trouble: None,
         }
     }
 }
@@ -79,13 +82,14 @@ impl Sandbox {
         let waiting = std::mem::take(&mut self.replica.waiting);
         let done = self.done.clone();
         tokio::spawn(async move {
-            let result = push_until_there(handle, &store).await;
+            let result = push_until_there(handle, &store, &done).await;
             let _ended = done.send(Done::Replicated(waiting, result));
         });
     }
 
     pub(super) fn replicated(&mut self, waiting: Vec<Waits>, result: Result<(), ApiError>) {
         self.replica.under_way = false;
+        self.replica.trouble = None;
         if let Err(problem) = result {
             tracing::error!(sandbox = %self.name, error = %problem.message, "this sandbox goes on elsewhere");
             self.fail(problem);
@@ -102,7 +106,11 @@ impl Sandbox {
 }
 
 /// Pushes until the store has it. An error: it never will, because the sandbox went on elsewhere.
-async fn push_until_there(handle: Handle, store: &StoreAt) -> Result<(), ApiError> {
+async fn push_until_there(
+    handle: Handle,
+    store: &StoreAt,
+    done: &mpsc::UnboundedSender<Done>,
+) -> Result<(), ApiError> {
     let mut pause = FIRST_PAUSE;
     loop {
         match handle.push_to(store, &handle.name, Which::Labeled).await {
@@ -112,6 +120,11 @@ async fn push_until_there(handle: Handle, store: &StoreAt) -> Result<(), ApiErro
             Err(_) if handle.requests.is_closed() => return Ok(()),
             Err(problem) => {
                 tracing::warn!(sandbox = %handle.name, error = %problem.message, "the store does not take it yet");
+                let told = format!(
+                    "nothing is told until the store has it: {}",
+                    problem.message
+                );
+                let _ended = done.send(Done::Unreplicated(ApiError::new(problem.code, told)));
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
