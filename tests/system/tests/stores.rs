@@ -306,6 +306,9 @@ fn damage_in_a_store_is_named_and_nothing_is_half_pulled() -> Res<()> {
         "{}",
         kept.err()
     );
+    push(&here, &store)?;
+    here.must(&["store", "gc", "--grace", "0", "--store", &store])?;
+    there.must(&["pull", "ada", "--store", &store, "--name", "again"])?;
     there.end_clean()?;
     here.end_clean()
 }

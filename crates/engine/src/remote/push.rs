@@ -318,6 +318,10 @@ impl Work {
             moved => moved?,
         };
         failpoint::hit("after_push_ref");
+        // A collection without grace may have come between: then the ref points to nothing, and the push is done anew.
+        if let Err(blob::Error::NoSnapshot(_)) = self.store.snapshot(&id) {
+            return Err(Tried::Swept);
+        }
         count(&mut view, &report);
         self.thin_out(&note)?;
         Ok((view, fresh, self.place))
@@ -449,7 +453,17 @@ fn before(store: &Store, name: SandboxName) -> Result<Before, Tried> {
             snapshot: None,
         });
     };
-    let snapshot: Snapshot = store.snapshot(&id)?;
+    let snapshot: Snapshot = match store.snapshot(&id) {
+        // Gone: all of it is pushed anew.
+        Err(blob::Error::NoSnapshot(_)) => {
+            return Ok(Before {
+                name,
+                generation: Some(generation),
+                snapshot: None,
+            });
+        }
+        snapshot => snapshot?,
+    };
     let note = note(&snapshot)?;
     Ok(Before {
         name,
