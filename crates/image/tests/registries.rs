@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -278,8 +277,13 @@ fn a_helper_program_is_asked_for_the_credentials() {
         "#!/bin/sh\nread -r server\ntest \"$1 $server\" = 'get {}' || exit 3\necho '{{\"ServerURL\":\"x\",\"Username\":\"ada\",\"Secret\":\"open sesame\"}}'\n",
         server.address
     );
-    fs::write(&helper, script).unwrap();
-    fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).unwrap();
+    // By another process: a file that a test beside this one holds open for writing cannot be run.
+    let made = std::process::Command::new("sh")
+        .args(["-c", "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\""])
+        .arg(&helper)
+        .arg(script)
+        .status();
+    assert!(made.unwrap().success());
     login(
         &world,
         &json!({"credHelpers": {server.address.to_string(): "test"}}),

@@ -18,8 +18,14 @@ impl World {
             "#!/bin/sh\nset -e\nDEST=$3/node_modules\necho $@ >> {}/calls\n{script}\n",
             world.dir.path().display()
         );
-        fs::write(world.npm(), npm).unwrap();
-        fs::set_permissions(world.npm(), fs::Permissions::from_mode(0o755)).unwrap();
+        // Written by another process: a test beside this one may be between its fork and its exec and would hold our
+        // descriptor, and a file that is open for writing cannot be run.
+        let made = std::process::Command::new("sh")
+            .args(["-c", "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\""])
+            .arg(world.npm())
+            .arg(npm)
+            .status();
+        assert!(made.unwrap().success());
         world
     }
 
