@@ -60,6 +60,7 @@ fn its_commands_work_as_written() -> Res<()> {
             "durable harness ",
             "durable run ",
             "durable create bob --image oci:",
+            "durable create eve --replicate s3:",
         ];
         if needs_network.iter().any(|start| line.starts_with(start)) {
             left_out.push(line);
@@ -77,7 +78,7 @@ fn its_commands_work_as_written() -> Res<()> {
         }
     }
     assert!(ran >= 7, "{commands:?}");
-    assert_eq!(left_out.len(), 3, "{left_out:?} need a key or the network");
+    assert_eq!(left_out.len(), 4, "{left_out:?} need a key or the network");
     // The second exec with the same id ran nothing; the files came out.
     assert_eq!(
         std::fs::read_to_string(here.join("result/log"))?,
