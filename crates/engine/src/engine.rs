@@ -42,7 +42,7 @@ pub struct Recovery {
 
 /// All sandboxes of one data directory.
 pub struct Engine {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     sandboxes: RwLock<HashMap<SandboxName, Handle>>,
     /// Those whose journal cannot be folded: they are shown, can be read as far as they go, and be removed.
     damaged: RwLock<HashMap<SandboxName, (SandboxId, ApiError)>>,
@@ -157,10 +157,6 @@ impl Engine {
         &self.shared
     }
 
-    pub(crate) fn shared_arc(&self) -> Arc<Shared> {
-        self.shared.clone()
-    }
-
     /// Creates a sandbox. Its supervisor is started by its first operation.
     ///
     /// # Errors
@@ -177,7 +173,7 @@ impl Engine {
         }
         let mut replicate = ask.replicate;
         if let Some(store) = &mut replicate {
-            remote::check_free(&self.shared, store, &ask.name).await?;
+            remote::check_free(&self.shared, store, vec![ask.name.clone()]).await?;
             // It may be another one when the machine was started anew.
             store.device = None;
         }
@@ -245,9 +241,7 @@ impl Engine {
         let held = source.hold(ask.at).await?;
         let spec = source.ask(|reply| sandbox::Request::Spec { reply }).await?;
         if let Some(store) = &spec.replicate {
-            for name in &ask.names {
-                remote::check_free(&self.shared, store, name).await?;
-            }
+            remote::check_free(&self.shared, store, ask.names.clone()).await?;
         }
         let forks = ask.names.iter().map(|name| {
             let spec = SandboxSpec {
@@ -331,9 +325,7 @@ impl Engine {
         let (state, head, epoch) = match made {
             Ok(made) => made,
             Err(problem) => {
-                if let Err(left) = shared.store.remove(id).await {
-                    tracing::warn!(sandbox = %name, error = %error::chain(&left), "an empty journal is left");
-                }
+                self.unnumber(id).await;
                 return Err(problem);
             }
         };
@@ -365,9 +357,7 @@ impl Engine {
         match (id, workspace) {
             (Ok(id), Ok(workspace)) => Ok((id, workspace)),
             (Ok(id), Err(problem)) => {
-                if let Err(left) = self.shared.store.remove(id).await {
-                    tracing::warn!(error = %error::chain(&left), "an empty journal is left");
-                }
+                self.unnumber(id).await;
                 Err(problem)
             }
             (Err(problem), made) => {
@@ -376,6 +366,13 @@ impl Engine {
                 }
                 Err(problem)
             }
+        }
+    }
+
+    /// Takes back what [`number`](Self::number) gave; the next start removes what this cannot.
+    async fn unnumber(&self, id: SandboxId) {
+        if let Err(left) = self.shared.store.remove(id).await {
+            tracing::warn!(sandbox = %id, error = %error::chain(&left), "an empty journal is left");
         }
     }
 

@@ -100,6 +100,19 @@ impl Op {
         }
     }
 
+    /// Settles it at a place where nobody can see its end, whatever was known of it elsewhere.
+    fn lose(&mut self, why: &str, cut: Option<CutId>, at: Seq) {
+        let (stdout, stderr) = self
+            .settlement()
+            .map_or_else(Default::default, |s| (s.stdout_bytes, s.stderr_bytes));
+        self.state = OpState::Settled {
+            settlement: lost(stdout, stderr, why),
+            cut,
+            attempt: self.attempt(),
+            at,
+        };
+    }
+
     /// Returns the number of the latest run, 1 where none began.
     #[must_use]
     pub fn attempt(&self) -> u32 {
@@ -516,12 +529,7 @@ impl State {
             if let Some(op) = self.ops.get_mut(&id) {
                 let why =
                     "it had not ended when the sandbox was pushed, and nobody here can see its end";
-                op.state = OpState::Settled {
-                    settlement: lost(Offset(0), Offset(0), why),
-                    cut: self.tip.clone(),
-                    attempt: op.attempt(),
-                    at: now,
-                };
+                op.lose(why, self.tip.clone(), now);
             }
         }
         self.end_sessions("the sandbox was pulled to another place");
@@ -561,15 +569,7 @@ impl State {
             // One that was running at that place: what it did afterwards is undone.
             if !matches!(op.state, OpState::Settled { at: end, .. } if leads_here(end)) {
                 let why = "the sandbox was rewound to a place before its end";
-                let (stdout, stderr) = op
-                    .settlement()
-                    .map_or_else(Default::default, |s| (s.stdout_bytes, s.stderr_bytes));
-                op.state = OpState::Settled {
-                    settlement: lost(stdout, stderr, why),
-                    cut: to.clone(),
-                    attempt: op.attempt(),
-                    at: now,
-                };
+                op.lose(why, to.clone(), now);
             }
             self.ops.insert(id, op);
         }

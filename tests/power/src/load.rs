@@ -198,7 +198,7 @@ fn keep_asking(
     seen
 }
 
-/// Runs an operation, then forks the sandbox, a few times over.
+/// Forks the sandbox after each operation, a few times over.
 fn keep_forking(
     data: &Path,
     sandbox: &str,
@@ -206,41 +206,23 @@ fn keep_forking(
     power: &Power,
     stop: &AtomicBool,
 ) -> Seen {
-    let mut seen = Seen::default();
-    let mut api = match Api::connect(data) {
-        Ok(api) => api,
-        Err(failure) => {
-            seen.note(&failure);
-            return seen;
-        }
-    };
-    for nth in 0..MAX_FORKS {
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
-        let op = format!("f-{nth}");
-        let spec = command(&["sh", "-c", &script(&op, "f", shape.ballast)]);
-        seen.asked.push(op.clone());
+    let path = format!("/v1/sandboxes/{sandbox}/forks");
+    let mut nth = 0;
+    after_each(data, sandbox, "f", shape, power, stop, |api, seen, op| {
         let fork = format!("{sandbox}-f{nth}");
-        let done = api.exec(sandbox, &op, &spec, |_| {}).and_then(|settled| {
-            seen.settled
-                .push((power.when(), settled.view, settled.stdout));
-            let ask = serde_json::json!({ "names": [fork] });
-            let path = format!("/v1/sandboxes/{sandbox}/forks");
-            api.call::<Vec<SandboxView>>(hyper::Method::POST, &path, Some(&ask))
-        });
-        match done {
-            Ok(_) => seen.forks.push((power.when(), fork, op)),
-            Err(failure) => {
-                seen.note(&failure);
-                break;
-            }
-        }
-    }
-    seen
+        let ask = serde_json::json!({ "names": [fork] });
+        api.call::<Vec<SandboxView>>(hyper::Method::POST, &path, Some(&ask))?;
+        seen.forks.push((power.when(), fork, op));
+        nth += 1;
+        Ok(if nth < MAX_FORKS {
+            Next::More
+        } else {
+            Next::Enough
+        })
+    })
 }
 
-/// Runs an operation, then pushes the sandbox, over and over.
+/// Pushes the sandbox after each operation, over and over.
 fn keep_pushing(
     data: &Path,
     store: &Path,
@@ -249,6 +231,31 @@ fn keep_pushing(
     power: &Power,
     stop: &AtomicBool,
 ) -> Seen {
+    let path = format!("/v1/sandboxes/{sandbox}/push");
+    let ask = serde_json::json!({ "store": { "url": store } });
+    after_each(data, sandbox, "p", shape, power, stop, |api, seen, op| {
+        let view: PushView = api.call(hyper::Method::POST, &path, Some(&ask))?;
+        seen.pushes.push((power.when(), view.seq, op));
+        Ok(Next::More)
+    })
+}
+
+/// Whether a client goes on.
+enum Next {
+    More,
+    Enough,
+}
+
+/// Runs operations one after another, and does something after each.
+fn after_each(
+    data: &Path,
+    sandbox: &str,
+    client: &str,
+    shape: Shape,
+    power: &Power,
+    stop: &AtomicBool,
+    mut then: impl FnMut(&mut Api, &mut Seen, String) -> Result<Next, Failure>,
+) -> Seen {
     let mut seen = Seen::default();
     let mut api = match Api::connect(data) {
         Ok(api) => api,
@@ -257,22 +264,21 @@ fn keep_pushing(
             return seen;
         }
     };
-    let ask = serde_json::json!({ "store": { "url": store } });
-    let path = format!("/v1/sandboxes/{sandbox}/push");
     for nth in 0.. {
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let op = format!("p-{nth}");
-        let spec = command(&["sh", "-c", &script(&op, "p", shape.ballast)]);
+        let op = format!("{client}-{nth}");
+        let spec = command(&["sh", "-c", &script(&op, client, shape.ballast)]);
         seen.asked.push(op.clone());
         let done = api.exec(sandbox, &op, &spec, |_| {}).and_then(|settled| {
             seen.settled
                 .push((power.when(), settled.view, settled.stdout));
-            api.call::<PushView>(hyper::Method::POST, &path, Some(&ask))
+            then(&mut api, &mut seen, op)
         });
         match done {
-            Ok(view) => seen.pushes.push((power.when(), view.seq, op)),
+            Ok(Next::More) => {}
+            Ok(Next::Enough) => break,
             Err(failure) => {
                 seen.note(&failure);
                 break;

@@ -127,23 +127,25 @@ pub fn open(at: &StoreAt, cache: Option<&Path>) -> Result<Store, ApiError> {
     Store::open_with(&at.url, key.as_ref(), options).map_err(|e| of_blob(&e))
 }
 
-/// Says whether a sandbox of this name can be replicated there: the store is usable and has no other one.
+/// Says whether sandboxes of these names can be replicated there: the store is usable and has no others of them.
 pub(crate) async fn check_free(
     shared: &std::sync::Arc<Shared>,
     at: &StoreAt,
-    name: &SandboxName,
+    names: Vec<SandboxName>,
 ) -> Result<(), ApiError> {
-    let (shared, at, name) = (shared.clone(), at.clone(), name.clone());
+    let (shared, at) = (shared.clone(), at.clone());
     crate::trees::blocking(move || {
         let store = open_here(&shared, &at)?;
-        let taken = store.get_ref(&main_ref(&name)).map_err(|e| of_blob(&e))?;
-        if taken.is_none() {
-            return Ok(());
+        for name in names {
+            let taken = store.get_ref(&main_ref(&name)).map_err(|e| of_blob(&e))?;
+            if taken.is_some() {
+                let message = format!("the store {} has a sandbox `{name}` already", at.url);
+                return Err(ApiError::new(ErrorCode::Conflict, message).hint(format!(
+                    "pull it, pick another name, or `durable store rm {name}` first"
+                )));
+            }
         }
-        let message = format!("the store {} has a sandbox `{name}` already", at.url);
-        Err(ApiError::new(ErrorCode::Conflict, message).hint(format!(
-            "pull it, pick another name, or `durable store rm {name}` first"
-        )))
+        Ok(())
     })
     .await
 }

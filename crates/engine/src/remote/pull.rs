@@ -21,6 +21,7 @@ use crate::engine::{Engine, fold};
 use crate::sandbox::Handle;
 use crate::shared::{Shared, now};
 use crate::state::State;
+use crate::trees::blocking;
 use crate::{branch, error, images};
 
 /// Bytes of events that are copied into the journal at a time.
@@ -35,7 +36,7 @@ impl Engine {
     /// # Errors
     /// `not_found`; `conflict` for a name that is taken; `corrupt` with the chunk that is missing or damaged. Nothing is left then.
     pub async fn pull(&self, ask: PullSandbox) -> Result<Handle, ApiError> {
-        let (shared, name) = (self.shared_arc(), ask.from.clone());
+        let (shared, name) = (self.shared.clone(), ask.from.clone());
         let place = ask.store.clone();
         let (store, id, note) = blocking(move || {
             check_device(&place)?;
@@ -47,7 +48,7 @@ impl Engine {
         let _kept = self.shared().unpacking.read().await;
         let sandbox = self.number(&ask.name).await?;
         let incoming = Incoming {
-            shared: self.shared_arc(),
+            shared: self.shared.clone(),
             sandbox,
             store,
             snapshot: id,
@@ -299,10 +300,4 @@ fn not_exact(report: &blob::PullReport) -> ApiError {
         report.owners_refused, report.xattrs_refused, report.devices_refused
     );
     ApiError::new(ErrorCode::Denied, message).hint("a daemon that runs as root can pull it")
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    crate::trees::blocking(work).await
 }

@@ -446,29 +446,19 @@ impl From<blob::Error> for Tried {
 
 fn before(store: &Store, name: SandboxName) -> Result<Before, Tried> {
     let found = store.get_ref(&main_ref(&name))?;
-    let Some((id, generation)) = found else {
-        return Ok(Before {
-            name,
-            generation: None,
-            snapshot: None,
-        });
+    let snapshot = match &found {
+        Some((id, _)) => match store.snapshot(id) {
+            // Gone: all of it is pushed anew.
+            Err(blob::Error::NoSnapshot(_)) => None,
+            snapshot => Some(snapshot?),
+        },
+        None => None,
     };
-    let snapshot: Snapshot = match store.snapshot(&id) {
-        // Gone: all of it is pushed anew.
-        Err(blob::Error::NoSnapshot(_)) => {
-            return Ok(Before {
-                name,
-                generation: Some(generation),
-                snapshot: None,
-            });
-        }
-        snapshot => snapshot?,
-    };
-    let note = note(&snapshot)?;
+    let noted = snapshot.as_ref().map(note).transpose()?;
     Ok(Before {
         name,
-        generation: Some(generation),
-        snapshot: Some((snapshot, note)),
+        generation: found.map(|(_, generation)| generation),
+        snapshot: snapshot.zip(noted),
     })
 }
 
