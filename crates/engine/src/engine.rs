@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use workspace::{Keep, Pool};
 
 use crate::error;
+use crate::flush::{Flush, Fresh};
 use crate::images;
 use crate::machine;
 use crate::models;
@@ -113,6 +114,8 @@ impl Engine {
             let swept = tokio::task::spawn_blocking(move || sweep(&work, &keeps)).await;
             swept.map_err(|e| error::internal("the sweep was abandoned", &e))?;
             forget_answers(&shared, folded.iter().map(|(_, _, _, state)| state)).await;
+            let going_on = folded.iter().filter_map(|(_, _, _, s)| s.active_session());
+            models::sweep_kept(&shared, &going_on.map(|(id, _)| id.clone()).collect());
         }
         let mut sandboxes = HashMap::new();
         let mut recovering = Vec::new();
@@ -214,7 +217,7 @@ impl Engine {
         let id = self.number(&ask.name).await;
         let (id, workspace) = self.both(id, workspace).await?;
         let first = Event::Created { spec, workspace };
-        let made = self.furnish(id, first).await;
+        let made = self.furnish(id, first, None).await;
         self.begin(id, ask.name, made).await
     }
 
@@ -238,17 +241,42 @@ impl Engine {
         }
         let source = self.get(name)?;
         let _kept = self.shared.unpacking.read().await;
-        let held = source.hold(ask.at).await?;
+        // A place that is given is found first: what is to be started there must be known before a cut is taken.
+        let found = match ask.at {
+            Some(at) => Some(source.hold(Some(at)).await?),
+            None => None,
+        };
+        let at = found.as_ref().map(|held| held.place.at);
+        let mut flush = match ask.flush {
+            Some(ask) => Some(Flush::prepare(&source, ask, at).await?),
+            None => None,
+        };
+        let held = match found {
+            Some(held) => held,
+            None => source.hold(None).await?,
+        };
         let spec = source.ask(|reply| sandbox::Request::Spec { reply }).await?;
         if let Some(store) = &spec.replicate {
             remote::check_free(&self.shared, store, ask.names.clone()).await?;
         }
-        let forks = ask.names.iter().map(|name| {
+        let mut fresh: Vec<Fresh> = Vec::new();
+        if let Some(flush) = &mut flush {
+            let note = flush.note(self, &source, &held.place).await?;
+            for _ in &ask.names {
+                fresh.push(flush.fresh(&note)?);
+            }
+            if let Err(problem) = fresh.iter().try_for_each(|f| flush.keep(&self.shared, f)) {
+                Flush::take_back(&self.shared, &fresh);
+                return Err(problem);
+            }
+        }
+        let forks = ask.names.iter().enumerate().map(|(at, name)| {
             let spec = SandboxSpec {
                 name: name.clone(),
                 ..spec.clone()
             };
-            self.fork_one(&source, &held.place, spec)
+            let then = fresh.get(at).map(|fresh| fresh.event.clone());
+            self.fork_one(&source, &held.place, spec, then)
         });
         let results = futures_util::future::join_all(forks).await;
         let (mut made, mut problem) = (Vec::new(), None);
@@ -259,8 +287,15 @@ impl Engine {
             }
         }
         let Some(problem) = problem else {
+            if !fresh.is_empty() {
+                failpoint::hit("before_flushed_start");
+            }
+            for (handle, fresh) in made.iter().zip(fresh) {
+                session::spawn(handle.clone(), fresh.session);
+            }
             return Ok(made);
         };
+        Flush::take_back(&self.shared, &fresh);
         for handle in made {
             if let Err(left) = self.remove(&handle.name).await {
                 tracing::warn!(sandbox = %handle.name, error = %left.message, "a fork that was not wanted is left");
@@ -274,6 +309,7 @@ impl Engine {
         source: &Handle,
         place: &Place,
         spec: SandboxSpec,
+        then: Option<Event>,
     ) -> Result<Handle, ApiError> {
         let name = spec.name.clone();
         let cut = place.cut.clone();
@@ -295,7 +331,7 @@ impl Engine {
             self.shared.secret_file(source.id),
             self.shared.secret_file(id),
         );
-        let made = self.furnish(id, first).await;
+        let made = self.furnish(id, first, then).await;
         let made = made.and_then(|made| models::copy_endpoint(&theirs, &own).map(|()| made));
         self.begin(id, name, made).await
     }
@@ -385,8 +421,13 @@ impl Engine {
         }
     }
 
-    /// Makes the state directory and the journal's first event, which names the workspace.
-    async fn furnish(&self, id: SandboxId, first: Event) -> Result<(State, Head, Epoch), ApiError> {
+    /// Makes the state directory and the journal's first event, which names the workspace, with what stands or falls with it.
+    async fn furnish(
+        &self,
+        id: SandboxId,
+        first: Event,
+        then: Option<Event>,
+    ) -> Result<(State, Head, Epoch), ApiError> {
         let shared = self.shared.clone();
         let (Event::Created { workspace, .. } | Event::Forked { workspace, .. }) = &first else {
             return Err(not_first());
@@ -396,22 +437,25 @@ impl Engine {
             self.discard(workspace).await;
             return Err(problem);
         }
-        let events = vec![New::from(first)];
-        let first = protocol::Stored {
-            seq: Seq(1),
-            id: events[0].id,
-            epoch: Epoch(0).next(),
-            at: now(),
-            event: events[0].event.clone(),
+        let events: Vec<New> = std::iter::once(first).chain(then).map(New::from).collect();
+        let (epoch, at) = (Epoch(0).next(), now());
+        // As the fold sees them; it does not look at hashes.
+        let stored = events.iter().zip(1..).map(|(new, seq)| protocol::Stored {
+            seq: Seq(seq),
+            id: new.id,
+            epoch,
+            at,
+            event: new.event.clone(),
             hash: protocol::GENESIS_HASH,
-        };
+        });
+        let stored: Vec<_> = stored.collect();
         // A journal that was just made has its first lease to give; asked for together, both are one commit.
         let lease = shared.store.lease(id, &shared.config.node);
         let append = shared.store.append(Append {
             sandbox: id,
             expected: Head::EMPTY.seq,
-            epoch: first.epoch,
-            at: first.at,
+            epoch,
+            at,
             events,
             durability: Durability::Now,
         });
@@ -426,8 +470,11 @@ impl Engine {
                 return Err(problem);
             }
         };
-        let state = State::begin(&first).ok_or_else(not_first)?;
-        Ok((state, head, first.epoch))
+        let mut stored = stored.iter();
+        let state = stored.next().and_then(State::begin);
+        let mut state = state.ok_or_else(not_first)?;
+        stored.for_each(|stored| state.apply(stored));
+        Ok((state, head, epoch))
     }
 
     /// Finds a sandbox.
@@ -534,8 +581,13 @@ impl Engine {
             return self.remove_damaged(name, id).await;
         }
         let handle = self.get(name)?;
+        let session = handle.view().await.ok().and_then(|view| view.session);
         handle.remove().await?;
         self.write().remove(name);
+        // One that has not begun yet has its endpoint still kept for it.
+        if let Some(session) = session {
+            models::drop_kept(&self.shared, &session);
+        }
         Ok(())
     }
 

@@ -11,6 +11,8 @@ mod compose;
 mod engine;
 mod error;
 mod files;
+mod flush;
+mod handoff;
 mod images;
 mod link;
 mod machine;
