@@ -6,6 +6,7 @@ mod file;
 mod forget;
 mod see;
 mod serve;
+mod stale;
 mod tar_in;
 mod tar_out;
 mod watch;
