@@ -6,6 +6,7 @@ use std::io::Write as _;
 
 mod bad;
 mod branches;
+mod edges;
 mod exec;
 mod file_api;
 mod files;
