@@ -21,9 +21,10 @@ const MAX_WORDS: u64 = 4096;
 
 /// Copy files between the host and a sandbox: into one as an operation, journaled and followed by a cut.
 ///
-/// `NAME:PATH` is a path in a sandbox. A destination that ends with `/` is a directory to copy into; any other is the
-/// copy's own path. Directories above it are made where there are none. Symbolic links are copied as links and never followed, on either side. Pipes, sockets and devices are
-/// left out. Copying out of a sandbox is no operation and leaves no trace in the journal.
+/// `NAME:PATH` is a path in a sandbox. A destination that ends with `/` is a directory to copy
+/// into; any other is the copy's own path. Directories above it are made where there are none.
+/// Symbolic links are copied as links and never followed, on either side. Pipes, sockets and
+/// devices are left out. Copying out of a sandbox is no operation and leaves no trace in the journal.
 ///
 /// Example: durable cp ./src ada:/workspace/
 #[derive(clap::Args)]

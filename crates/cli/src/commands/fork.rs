@@ -12,13 +12,13 @@ use super::run::How;
 use super::{Outcome, World, parse, print_json, print_line};
 use crate::failure;
 
-/// Fork a sandbox: a writable clone of its whole workspace, with a journal of its own. The source goes on meanwhile.
+/// Fork a sandbox: a clone of its whole workspace, with a journal of its own. The source goes on.
 ///
-/// Prints the forks' names. Uncommitted files, build artifacts and the agents' own memories are in the clone; processes
-/// are not.
+/// Prints the forks' names. Uncommitted files, build artifacts and the agents' own memories are in
+/// the clone; processes are not.
 ///
-/// With --flush a fresh session of the source's agent begins in each fork. It has the files and knows nothing of the
-/// conversation; its first input is the hand-off note. `durable attach FORK` shows it.
+/// With --flush a fresh session of the source's agent begins in each fork. It has the files and
+/// knows nothing of the conversation; its first input is the hand-off note.
 ///
 /// Examples: durable fork ada --count 4
 ///           durable fork ada --flush --handoff note.md

@@ -17,8 +17,9 @@ const UNSEEN: u8 = 1;
 
 /// List a directory of a sandbox: kind and mode, owner, bytes, age and name.
 ///
-/// What may not be read is left out and told at the end, with exit code 1. A listing is no operation: nothing is journaled. A stopped sandbox is started for it. Characters of a name that would
-/// disturb a terminal are escaped; `--json` gives every name exactly.
+/// What may not be read is left out and told at the end, with exit code 1. A listing is no operation:
+/// nothing is journaled. A stopped sandbox is started for it. Characters of a name that would disturb
+/// a terminal are escaped; `--json` gives every name exactly.
 ///
 /// Example: durable ls ada /workspace -R
 #[derive(clap::Args)]

@@ -42,13 +42,13 @@ pub(crate) struct Args {
 /// How an agent is started.
 #[derive(clap::Args)]
 pub(crate) struct How {
-    /// Where model requests go; the provider's own address where not given.
+    /// Where model requests go; where not given, as before, and at first the provider's own address.
     #[arg(long, value_name = "URL")]
     pub(super) model_url: Option<String>,
     /// The variable of our environment that holds the real key. It stays on the host.
     #[arg(long, value_name = "VAR")]
     model_key_env: Option<String>,
-    /// What the endpoint speaks: `anthropic` or `openai`; the agent's usual one where not given.
+    /// What the endpoint speaks; where not given, what the agent usually does, or the source's did.
     #[arg(long, value_name = "API", value_parser = ["anthropic", "openai"])]
     pub(super) model_api: Option<String>,
     /// The model to ask for.
