@@ -6,9 +6,11 @@ use std::io::Write as _;
 
 mod bad;
 mod branches;
+mod edges;
 mod exec;
 mod file_api;
 mod files;
+mod flush;
 mod images;
 mod journal;
 mod many;
