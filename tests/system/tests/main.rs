@@ -19,6 +19,7 @@ mod replay;
 mod room;
 mod stores;
 mod support;
+mod trees;
 mod user;
 
 /// Whether we are root. A test that needs it says that it was left out.
