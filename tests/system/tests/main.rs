@@ -17,6 +17,7 @@ mod odd;
 mod readme;
 mod replay;
 mod room;
+mod s3;
 mod stores;
 mod support;
 mod trees;
