@@ -6,8 +6,8 @@ use std::sync::{Arc, RwLock};
 use journal::{Append, Durability, New};
 use protocol::api::{CreateSandbox, ForkSandbox, SandboxView, SessionView, StartSession};
 use protocol::{
-    ApiError, Epoch, ErrorCode, Event, Head, SandboxId, SandboxName, SandboxSpec, Seq, SessionId,
-    WorkspaceId,
+    ApiError, CutId, Epoch, ErrorCode, Event, Head, SandboxId, SandboxName, SandboxSpec, Seq,
+    SessionId, WorkspaceId,
 };
 use tokio::task::JoinHandle;
 use workspace::{Keep, Pool};
@@ -107,17 +107,21 @@ impl Engine {
             }
         }
         let strangers = strangers(&shared, &ids);
+        let mut lost = HashSet::new();
         // With a damaged journal, or one that lost whole sandboxes, nobody knows what the pool must keep.
         if recovery.damaged == 0 && strangers == 0 {
             let work = shared.clone();
             let swept = tokio::task::spawn_blocking(move || sweep(&work, &keeps)).await;
-            swept.map_err(|e| error::internal("the sweep was abandoned", &e))?;
+            lost = swept.map_err(|e| error::internal("the sweep was abandoned", &e))?;
             forget_answers(&shared, folded.iter().map(|(_, _, _, state)| state)).await;
         }
         let mut sandboxes = HashMap::new();
         let mut recovering = Vec::new();
         for (id, name, lease, state) in folded {
             let going_on = state.active_session().map(|(session, _)| session.clone());
+            let cuts = state.cuts.iter();
+            let cuts = cuts.filter(|cut| lost.contains(&(cut.workspace.clone(), cut.id.clone())));
+            let lost = cuts.map(|cut| cut.id.clone()).collect();
             let (handle, recovered) = sandbox::spawn(
                 shared.clone(),
                 id,
@@ -125,6 +129,7 @@ impl Engine {
                 state,
                 lease.head,
                 lease.epoch,
+                lost,
             );
             recovering.push((handle.clone(), recovered, going_on));
             sandboxes.insert(name, handle);
@@ -329,7 +334,8 @@ impl Engine {
                 return Err(problem);
             }
         };
-        let (handle, _) = sandbox::spawn(shared, id, name.clone(), state, head, epoch);
+        let lost = HashSet::new();
+        let (handle, _) = sandbox::spawn(shared, id, name.clone(), state, head, epoch, lost);
         self.write().insert(name, handle.clone());
         handle.serve_models().await;
         Ok(handle)
@@ -750,8 +756,9 @@ async fn forget_answers(shared: &Shared, states: impl Iterator<Item = &State>) {
     }
 }
 
-/// Removes what crashes left in the pool and on the machine.
-fn sweep(shared: &Shared, keeps: &[Keep]) {
+/// Removes what crashes left in the pool and on the machine; returns the cuts that the pool lost.
+fn sweep(shared: &Shared, keeps: &[Keep]) -> HashSet<(WorkspaceId, CutId)> {
+    let mut lost = HashSet::new();
     match shared.pool.gc(keeps) {
         Ok(swept) => {
             for missing in swept.missing_heads {
@@ -759,6 +766,7 @@ fn sweep(shared: &Shared, keeps: &[Keep]) {
             }
             for (workspace, cut) in swept.missing_cuts {
                 tracing::error!(%workspace, %cut, "the pool lost a cut");
+                lost.insert((workspace, cut));
             }
         }
         Err(failure) => tracing::warn!(error = %error::chain(&failure), "the pool was not swept"),
@@ -773,4 +781,5 @@ fn sweep(shared: &Shared, keeps: &[Keep]) {
     if let Err(failure) = shared.level.sweep(&live) {
         tracing::warn!(error = %error::chain(&failure), "the machine was not swept");
     }
+    lost
 }

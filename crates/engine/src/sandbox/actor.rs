@@ -8,7 +8,7 @@ use journal::{Append, Durability, New};
 use protocol::api::{ForkedFrom, OpPhase, OpView, SandboxState, SandboxView, SessionView};
 use protocol::control::{FromSupervisor, ToSupervisor};
 use protocol::{
-    ApiError, Boot, Epoch, ErrorCode, Event, EventId, Head, OpId, OpSpec, Origin, Outcome,
+    ApiError, Boot, CutId, Epoch, ErrorCode, Event, EventId, Head, OpId, OpSpec, Origin, Outcome,
     SandboxId, SandboxName, Seq, Settlement, Stored,
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -107,6 +107,8 @@ pub(super) struct Sandbox {
     pub(super) epoch: Epoch,
     pub(super) phase: Phase,
     pub(super) problem: Option<ApiError>,
+    /// Cuts that the pool had lost when the daemon started.
+    lost: HashSet<CutId>,
     pub(super) live: HashMap<OpId, Live>,
     pub(super) waiting: Vec<(OpId, OpSpec, Origin, Reply<Attached>)>,
     pub(super) starters: Vec<Reply<()>>,
@@ -137,7 +139,7 @@ pub(super) struct Sandbox {
     pub(super) replica: Replica,
 }
 
-/// Starts the task of a sandbox whose journal was folded to `head` under `epoch`.
+/// Starts the task of a sandbox whose journal was folded to `head` under `epoch`; the pool lost the cuts in `lost`.
 pub(crate) fn spawn(
     shared: Arc<Shared>,
     id: SandboxId,
@@ -145,6 +147,7 @@ pub(crate) fn spawn(
     state: State,
     head: Head,
     epoch: Epoch,
+    lost: HashSet<CutId>,
 ) -> (Handle, oneshot::Receiver<()>) {
     let (requests, incoming) = mpsc::channel(QUEUE);
     let (done, finished) = mpsc::unbounded_channel();
@@ -168,6 +171,7 @@ pub(crate) fn spawn(
         epoch,
         phase: Phase::Down,
         problem: None,
+        lost,
         live: HashMap::new(),
         waiting: Vec::new(),
         starters: Vec::new(),
@@ -693,6 +697,32 @@ impl Sandbox {
         }
     }
 
+    /// Says what the pool lost of it, where it did.
+    fn loss(&self) -> Option<String> {
+        let lost = self
+            .state
+            .cuts
+            .iter()
+            .filter(|cut| self.lost.contains(&cut.id));
+        let last = lost.clone().last()?;
+        let told = format!(
+            "the pool lost {} of its checkpoints, the last of them {}",
+            lost.count(),
+            last.id
+        );
+        // Where nobody went back since, the files go on from what the pool still had.
+        let is_behind = self.state.last_rewind().is_none_or(|seq| seq < last.at);
+        Some(if is_behind {
+            format!(
+                "{told}: its files may be older than its journal, or damaged; `durable rewind {} --to CHECKPOINT` goes back to one \
+                 that is there",
+                self.name
+            )
+        } else {
+            told
+        })
+    }
+
     fn view(&self) -> SandboxView {
         let (state, boot) = match &self.phase {
             _ if self.problem.is_some() => (SandboxState::Damaged, None),
@@ -708,7 +738,8 @@ impl Sandbox {
                 .problem
                 .as_ref()
                 .or(self.replica.trouble.as_ref())
-                .map(|p| p.message.clone()),
+                .map(|p| p.message.clone())
+                .or_else(|| self.loss()),
             image: self.state.spec.image.clone(),
             created_at_ms: self.state.created_at,
             boot,
