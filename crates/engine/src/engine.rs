@@ -6,8 +6,8 @@ use std::sync::{Arc, RwLock};
 use journal::New;
 use protocol::api::{CreateSandbox, ForkSandbox, SandboxView, SessionView, StartSession};
 use protocol::{
-    ApiError, Epoch, ErrorCode, Event, Head, SandboxId, SandboxName, SandboxSpec, Seq, SessionId,
-    WorkspaceId,
+    ApiError, CutId, Epoch, ErrorCode, Event, Head, SandboxId, SandboxName, SandboxSpec, Seq,
+    SessionId, WorkspaceId,
 };
 use tokio::sync::watch;
 use workspace::Keep;
@@ -19,7 +19,7 @@ use crate::images;
 use crate::machine;
 use crate::models;
 use crate::remote;
-use crate::sandbox::{self, Handle};
+use crate::sandbox::{self, Files, Handle};
 use crate::session;
 use crate::shared::{Shared, now};
 use crate::state::State;
@@ -121,11 +121,12 @@ impl Engine {
         let states = folded.iter().map(|(id, _, _, state)| (*id, state));
         let unmade = forks::finish(&shared, forks::never_ran(states)).await?;
         let strangers = strangers(&shared, &ids);
+        let mut lost = HashSet::new();
         // With a damaged journal, or one that lost whole sandboxes, nobody knows what the pool must keep.
         if recovery.damaged == 0 && strangers == 0 {
             let work = shared.clone();
             let swept = tokio::task::spawn_blocking(move || sweep(&work, &keeps)).await;
-            swept.map_err(|e| error::internal("the sweep was abandoned", &e))?;
+            lost = swept.map_err(|e| error::internal("the sweep was abandoned", &e))?;
             forget_answers(&shared, folded.iter().map(|(_, _, _, state)| state)).await;
             let going_on = folded.iter().filter_map(|(_, _, _, s)| s.active_session());
             models::sweep_kept(&shared, &going_on.map(|(id, _)| id.clone()).collect());
@@ -136,6 +137,10 @@ impl Engine {
             let going_on = state.active_session().map(|(session, _)| session.clone());
             let failed = unmade.iter().find(|(unmade, _)| unmade.fork == id);
             let made = failed.map(|(_, problem)| watch::channel(Some(Err(problem.clone()))).1);
+            let cuts = state.cuts.iter();
+            let cuts = cuts.filter(|cut| lost.contains(&(cut.workspace.clone(), cut.id.clone())));
+            let lost = cuts.map(|cut| cut.id.clone()).collect();
+            let files = Files { made, lost };
             let (handle, recovered) = sandbox::spawn(
                 shared.clone(),
                 id,
@@ -143,7 +148,7 @@ impl Engine {
                 state,
                 lease.head,
                 lease.epoch,
-                made,
+                files,
             );
             recovering.push((handle.clone(), recovered, going_on));
             sandboxes.insert(name, handle);
@@ -421,7 +426,11 @@ impl Engine {
             epoch,
         } = founded;
         let (shared, models) = (self.shared.clone(), state.models.clone());
-        let (handle, _) = sandbox::spawn(shared, id, name.clone(), state, head, epoch, made);
+        let files = Files {
+            made,
+            ..Files::default()
+        };
+        let (handle, _) = sandbox::spawn(shared, id, name.clone(), state, head, epoch, files);
         handle.serve_these_models(models);
         self.write().insert(name, handle.clone());
         handle
@@ -831,8 +840,9 @@ async fn forget_answers(shared: &Shared, states: impl Iterator<Item = &State>) {
     }
 }
 
-/// Removes what crashes left in the pool and on the machine.
-fn sweep(shared: &Shared, keeps: &[Keep]) {
+/// Removes what crashes left in the pool and on the machine; returns the cuts that the pool lost.
+fn sweep(shared: &Shared, keeps: &[Keep]) -> HashSet<(WorkspaceId, CutId)> {
+    let mut lost = HashSet::new();
     match shared.pool.gc(keeps) {
         Ok(swept) => {
             for missing in swept.missing_heads {
@@ -840,6 +850,7 @@ fn sweep(shared: &Shared, keeps: &[Keep]) {
             }
             for (workspace, cut) in swept.missing_cuts {
                 tracing::error!(%workspace, %cut, "the pool lost a cut");
+                lost.insert((workspace, cut));
             }
         }
         Err(failure) => tracing::warn!(error = %error::chain(&failure), "the pool was not swept"),
@@ -854,4 +865,5 @@ fn sweep(shared: &Shared, keeps: &[Keep]) {
     if let Err(failure) = shared.level.sweep(&live) {
         tracing::warn!(error = %error::chain(&failure), "the machine was not swept");
     }
+    lost
 }
