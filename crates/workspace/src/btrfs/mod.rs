@@ -6,6 +6,8 @@
 
 mod change;
 mod image;
+mod limit;
+mod room;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -25,8 +27,8 @@ use crate::{Cut, Error, Keep, Layout, Pool, Result, Swept, Usage};
 
 pub(crate) use image::{Attached, IMAGE, is_btrfs, mkfs};
 
-/// Below this much free space on the disk under a sparse image no cut is begun: an image that cannot grow in the middle of
-/// a commit stops the file system in it, and with it every sandbox.
+/// Below this much free space on the disk under an image whose blocks are not reserved no cut is begun: a block that is
+/// missing in the middle of a commit stops the file system in it, and with it every sandbox.
 const DISK_RESERVE: u64 = 64 << 20;
 
 /// Names the head that a restored head's content came from; on the subvolume's root, outside of `up`.
@@ -98,11 +100,20 @@ impl Btrfs {
             image,
             _quiet: quiet,
         };
-        if !pool.refused_snapshot_flushes()? {
-            tracing::warn!(
-                "this kernel's refused snapshot does not flush; every cut syncs the whole pool"
-            );
-            pool.flush = Flush::Whole;
+        match pool.refused_snapshot_flushes() {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!(
+                    "this kernel's refused snapshot does not flush; every cut syncs the whole pool"
+                );
+                pool.flush = Flush::Whole;
+            }
+            // What is there can be read and removed all the same.
+            Err(error @ Error::Full { .. }) => {
+                tracing::warn!(%error, "there is no room to try out how to flush; every cut syncs the whole pool");
+                pool.flush = Flush::Whole;
+            }
+            Err(error) => return Err(error),
         }
         Ok(pool)
     }
@@ -171,8 +182,12 @@ impl Btrfs {
         let Some(image) = &self.image else {
             return Ok(());
         };
-        let free = image.disk_free()?;
-        if free < DISK_RESERVE {
+        image.room().look()?;
+        if image
+            .room()
+            .disk_free()?
+            .is_some_and(|free| free < DISK_RESERVE)
+        {
             return Err(Error::Full {
                 doing: "keep a reserve on the disk below",
                 path: image.path().to_owned(),
@@ -424,6 +439,18 @@ impl Pool for Btrfs {
         Ok(swept)
     }
 
+    fn can_limit(&self) -> Result<()> {
+        self.can_be_limited()
+    }
+
+    fn limit(&self, workspace: &WorkspaceId, bytes: u64) -> Result<()> {
+        self.set_limit(workspace, bytes)
+    }
+
+    fn used(&self, workspace: &WorkspaceId) -> Result<Option<u64>> {
+        self.taken(workspace)
+    }
+
     fn cost(
         &self,
         workspace: &WorkspaceId,
@@ -445,11 +472,18 @@ impl Pool for Btrfs {
     }
 
     fn usage(&self) -> Result<Usage> {
+        let Some(image) = &self.image else {
+            return crate::gc::usage(&self.names);
+        };
+        // What the image grows by between two looks would be in neither.
+        let _still = image.room().hold_still()?;
         let mut usage = crate::gc::usage(&self.names)?;
-        if let Some(image) = &self.image {
-            let free = image.disk_free()?.saturating_sub(DISK_RESERVE);
+        let grows = image.room().to_come()?;
+        usage.free_bytes += grows;
+        usage.total_bytes += grows;
+        if let Some(free) = image.room().disk_free()? {
             let used = usage.total_bytes - usage.free_bytes;
-            usage.free_bytes = usage.free_bytes.min(free);
+            usage.free_bytes = usage.free_bytes.min(free.saturating_sub(DISK_RESERVE));
             usage.total_bytes = used + usage.free_bytes;
         }
         Ok(usage)
