@@ -31,6 +31,9 @@ const MAX_FORKS: usize = 1024;
 /// The supervisor and one small process.
 const MIN_MEMORY: u64 = 4 << 20;
 
+/// What the file system sets aside for a few changes at once.
+const MIN_DISK: u64 = 16 << 20;
+
 /// What a daemon found when it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Recovery {
@@ -162,6 +165,7 @@ impl Engine {
     /// # Errors
     /// `conflict` for a name that is taken, `invalid` for an image that is not there; nothing is left then.
     pub async fn create(&self, ask: CreateSandbox) -> Result<Handle, ApiError> {
+        self.shared.room_to_begin()?;
         if let protocol::Image::Dir(path) = &ask.image
             && !path.is_dir()
         {
@@ -195,6 +199,18 @@ impl Engine {
                 format!("a memory limit of {memory} bytes leaves no room for the sandbox itself"),
             )
             .hint("give at least 4M"));
+        }
+        if let Some(disk) = ask.limits.disk_bytes {
+            if disk < MIN_DISK {
+                return Err(ApiError::new(
+                    ErrorCode::Invalid,
+                    format!("a disk limit of {disk} bytes leaves no room for files"),
+                )
+                .hint("give at least 16M"));
+            }
+            // Found out before anything is made.
+            let can = self.shared.pool.can_limit();
+            can.map_err(|e| error::of_pool(&e))?;
         }
         let mut spec = SandboxSpec {
             name: ask.name.clone(),
@@ -237,6 +253,7 @@ impl Engine {
             ));
         }
         let source = self.get(name)?;
+        self.shared.room_to_begin()?;
         let _kept = self.shared.unpacking.read().await;
         let held = source.hold(ask.at).await?;
         let spec = source.ask(|reply| sandbox::Request::Spec { reply }).await?;
@@ -470,6 +487,8 @@ impl Engine {
             open_ops: Vec::new(),
             ops: 0,
             last_cut: None,
+            disk_used_bytes: None,
+            disk_limit_bytes: None,
             session: None,
             forked_from: None,
         }));
@@ -576,6 +595,7 @@ impl Engine {
         ask: StartSession,
     ) -> Result<SessionView, ApiError> {
         let handle = self.get(name)?;
+        self.shared.room_to_begin()?;
         handle.configure_models(&ask).await?;
         let id = session::begin(&handle, ask).await?;
         self.session(name, &id, None).await

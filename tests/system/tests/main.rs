@@ -9,6 +9,7 @@ mod branches;
 mod exec;
 mod file_api;
 mod files;
+mod full;
 mod images;
 mod journal;
 mod many;
