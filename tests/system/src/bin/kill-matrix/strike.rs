@@ -30,7 +30,7 @@ pub(crate) struct Targets<'a> {
     pub(crate) world: &'a World,
     pub(crate) sandbox: &'a str,
     pub(crate) clients: &'a mut [Client],
-    /// The harness's processes.
+    /// The harness's processes, itself first.
     pub(crate) harness: Vec<i32>,
     /// Whether the process that holds connections to models is among "all".
     pub(crate) relay: bool,
@@ -50,32 +50,40 @@ pub(crate) fn strike(victim: Victim, targets: Targets<'_>, rng: &mut Rng) -> Res
         relay,
     } = targets;
     let all = victim == Victim::All;
-    let mut pids: Vec<(i32, &str)> = Vec::new();
+    // What is in one of them dies in this order.
+    let mut groups: Vec<Vec<(i32, &str)>> = Vec::new();
+    let mut alone = |pid, name| groups.push(vec![(pid, name)]);
     if victim.takes_client() {
-        pids.extend(clients.iter().map(|client| (client.pid(), "client")));
-    }
-    if all || victim == Victim::Harness {
-        pids.extend(harness.iter().map(|pid| (*pid, "harness")));
+        clients
+            .iter()
+            .for_each(|client| alone(client.pid(), "client"));
     }
     if victim.takes_daemon() {
         let daemon = world.daemon();
-        pids.push((
+        alone(
             daemon.ok_or_else(|| trouble("no daemon to kill"))?,
             "daemon",
-        ));
+        );
     }
     if victim.takes_supervisor() {
         let supervisor = world.supervisor(sandbox);
         let supervisor = supervisor.ok_or_else(|| trouble("no supervisor to kill"))?;
-        pids.push((supervisor, "supervisor"));
+        alone(supervisor, "supervisor");
     }
-    if all && relay {
-        pids.extend(world.relay().map(|pid| (pid, "relay")));
+    if all
+        && relay
+        && let Some(pid) = world.relay()
+    {
+        alone(pid, "relay");
     }
-    rng.shuffle(&mut pids);
-    for (pid, _) in &pids {
+    if all || victim == Victim::Harness {
+        groups.push(harness.iter().map(|pid| (*pid, "harness")).collect());
+    }
+    rng.shuffle(&mut groups);
+    let killed = groups.concat();
+    for (pid, _) in &killed {
         process::kill(*pid);
     }
-    let names: Vec<&str> = pids.iter().map(|(_, name)| *name).collect();
+    let names: Vec<&str> = killed.iter().map(|(_, name)| *name).collect();
     Ok(names.join("+"))
 }
