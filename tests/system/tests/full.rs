@@ -3,14 +3,19 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
+use system_tests::api::Api;
 use system_tests::{Client, Done, Res, World, process, run, trouble};
 
 use crate::is_root;
 use crate::support::until;
 
+/// More events than a journal has room for on a full disk.
+const MANY: usize = 4000;
 const SUM: &str = "sha256sum f | cut -c1-64";
 
 /// Whether the pool of a world takes snapshots; copies cannot be limited.
@@ -272,12 +277,82 @@ fn a_disk_that_somebody_filled_stops_nothing_that_runs_and_all_goes_on_with_room
     small.end()
 }
 
+/// With the disk full for long enough there is no room for what is under way either: then its sandbox waits, and the others are
+/// served as far as they need no room.
+#[test]
+fn a_journal_without_room_keeps_what_it_was_told_until_there_is_some() -> Res<()> {
+    if !is_root("a_journal_without_room_keeps_what_it_was_told_until_there_is_some") {
+        return Ok(());
+    }
+    let small = Small::new("no-room", 900 << 20)?;
+    for name in ["ada", "bob"] {
+        small.must(&["create", name])?;
+        let write = [
+            "exec",
+            name,
+            "--op",
+            "one",
+            "--",
+            "sh",
+            "-c",
+            "echo one > f",
+        ];
+        small.must(&write)?;
+    }
+    let daemon = small.daemon()?;
+    let ballast = small.fill()?;
+    let socket = Path::new(&small.data).join("api.sock");
+    let answered = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&answered);
+    // Each is an event; the log has room for some hundreds.
+    let labels = std::thread::spawn(move || -> Result<(), String> {
+        let mut api = Api::unix(&socket).map_err(|e| e.to_string())?;
+        let cuts = api.get("/v1/sandboxes/ada/checkpoints");
+        let cut = cuts.map_err(|e| e.to_string())?[0]["id"].clone();
+        let path = format!(
+            "/v1/sandboxes/ada/checkpoints/{}/label",
+            cut.as_str().unwrap_or_default()
+        );
+        for n in 0..MANY {
+            let ask = serde_json::json!({ "label": format!("{}{n}", "x".repeat(50)) });
+            api.call("PUT", &path, &ask).map_err(|e| e.to_string())?;
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(())
+    });
+    let waits = || {
+        let list = small.must(&["ps", "--json"]).map(|done| done.out());
+        list.is_ok_and(|list| list.contains("the disk of the journal is full"))
+    };
+    until("ada waits", waits)?;
+    let told = answered.load(Ordering::SeqCst);
+    assert!(told > 0 && told < MANY, "{told}");
+    let refused = small.run(&["log", "ada", "--json"])?;
+    let events = refused.out().lines().count();
+    assert_eq!(small.must(&["cat", "bob", "f"])?.out(), "one\n");
+    assert_eq!(small.run(&["exec", "ada", "--", "true"])?.code, Some(125));
+    assert_eq!(small.daemon()?, daemon);
+    std::fs::remove_file(ballast)?;
+    labels
+        .join()
+        .map_err(|_| trouble("the labels panicked"))?
+        .map_err(trouble)?;
+    let after = small.must(&["log", "ada", "--json"])?.out().lines().count();
+    assert_eq!(after - events, MANY - told, "events beside the labels");
+    small.must(&["exec", "ada", "--", "cat", "f"])?;
+    assert_eq!(small.daemon()?, daemon, "the daemon ended meanwhile");
+    for name in ["ada", "bob"] {
+        small.must(&["rm", name])?;
+    }
+    small.end()
+}
+
 #[test]
 fn a_pool_without_room_fails_the_operation_and_keeps_every_cut() -> Res<()> {
     if !is_root("a_pool_without_room_fails_the_operation_and_keeps_every_cut") {
         return Ok(());
     }
-    let small = Small::new("full-pool", 700 << 20)?;
+    let small = Small::new("full-pool", 400 << 20)?;
     small.must(&["create", "ada"])?;
     if !Path::new(&small.data).join("pool.btrfs").exists() {
         println!("left out: this pool has no image");
@@ -286,13 +361,13 @@ fn a_pool_without_room_fails_the_operation_and_keeps_every_cut() -> Res<()> {
     let write = "head -c 3000000 /dev/urandom > f; sha256sum f > sum";
     small.must(&["exec", "ada", "--", "sh", "-c", write])?;
     small.must(&["checkpoint", "ada", "--label", "early"])?;
-    // Files that lie in metadata, once there is no room for others.
-    let fill =
-        "cat /dev/zero > big; i=0; while head -c 1500 big > small$i; do i=$((i+1)); done; true";
+    // And names, once there is no room for content.
+    let fill = "cat /dev/zero > big; mkdir d && cd d && seq 1 1000000 | xargs sh -c 'touch \"$@\" 2>/dev/null || exit 255' x; true";
     let done = small.run(&["exec", "ada", "--op", "fill", "--", "bash", "-c", fill])?;
     assert_eq!(done.code, Some(0), "{}", done.err());
     assert!(done.err().contains("No space left"), "{}", done.err());
     let op = small.must(&["op", "ada", "fill", "--json"])?.json()?;
+    println!("the cut of a full pool: {} {}", op["cut"], op["error"]);
     if op["cut"].is_null() {
         let error = op["error"].as_str().unwrap_or_default();
         assert!(

@@ -196,6 +196,13 @@ impl Btrfs {
         Ok(())
     }
 
+    /// Gives a full pool a little room, if that can be had.
+    fn spare(&self) -> Result<bool> {
+        self.image
+            .as_ref()
+            .map_or(Ok(false), |image| image.room().spare())
+    }
+
     /// Fails if the head holds a subvolume, of which a snapshot shows an empty directory.
     fn refuse_nested(&self, workspace: &WorkspaceId, subvolume: &File) -> Result<()> {
         let path = self.names.head(workspace);
@@ -238,9 +245,8 @@ impl Btrfs {
         .map_err(|e| Error::errno("restore to", &path, e))?;
         let work = path.join("work");
         // What an overlay left in its work directory belongs to the mount it was cut under. If a power cut undoes this, the
-        // next mount cleans it.
-        fs::remove_dir_all(&work).map_err(Error::io("empty", &work))?;
-        fs::create_dir(&work).map_err(Error::io("make the directory", &work))?;
+        // next mount cleans it. The directory itself stays: a full pool has no room for another.
+        crate::names::empty(&work).map_err(Error::io("empty", &work))?;
         rustix::fs::setxattr(
             &path,
             FROM_XATTR,
@@ -273,6 +279,12 @@ impl Pool for Btrfs {
 
     fn layout(&self, workspace: &WorkspaceId) -> Result<Layout> {
         let layout = self.names.layout(workspace)?;
+        let pool = &self.names.root;
+        let left = rustix::fs::statvfs(pool).map_err(|e| Error::errno("look at", pool, e))?;
+        if left.f_bavail == 0 {
+            // An overlay that cannot make its directories is mounted read-only.
+            self.spare()?;
+        }
         let head = self.head(workspace);
         if let Some(base) = &mut head.lock().unwrap_or_else(PoisonError::into_inner).base {
             base.mounted = true;
@@ -348,9 +360,20 @@ impl Pool for Btrfs {
         let Some(cut) = cut else { return self.create() };
         self.check_disk()?;
         let snapshot = self.open_cut(of, cut)?;
-        let workspace = new_workspace()?;
-        self.make_from(&snapshot, &workspace, &format!("{of}/{cut}"))?;
-        Ok(workspace)
+        let from = format!("{of}/{cut}");
+        loop {
+            let workspace = new_workspace()?;
+            match self.make_from(&snapshot, &workspace, &from) {
+                Ok(()) => return Ok(workspace),
+                Err(error) => {
+                    remove_subvolume(&self.names.heads(), workspace.as_str())?;
+                    // Going back is the way out of a full pool.
+                    if !matches!(error, Error::Full { .. }) || !self.spare()? {
+                        return Err(error);
+                    }
+                }
+            }
+        }
     }
 
     fn fork(&self, of: &WorkspaceId, cut: &CutId) -> Result<WorkspaceId> {

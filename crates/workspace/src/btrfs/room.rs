@@ -26,6 +26,8 @@ use crate::{Error, Result};
 const AHEAD: u64 = 512 << 20;
 /// With more left than this multiple of it, the end of the image is given back.
 const FAR_AHEAD: u64 = 4;
+/// So much at a time of what the disk keeps for others.
+const SPARE: u64 = 48 << 20;
 /// So much may have to be moved for it.
 const TO_MOVE: u64 = 32 << 20;
 /// Sizes of the image are multiples of this.
@@ -107,6 +109,17 @@ impl Room {
         Ok(())
     }
 
+    /// Makes a full image a little larger out of what the disk keeps for others, for what must be possible in a full pool.
+    /// `false`: that is used up, too.
+    pub(crate) fn spare(&self) -> Result<bool> {
+        if self.blocks == Blocks::Sparse {
+            return Ok(false);
+        }
+        let image = self.place.lock()?;
+        let step = self.place.growth(room::beside_output)?.min(SPARE);
+        self.place.extend(&image, step)
+    }
+
     /// Keeps the image at its size as long as what is returned lives.
     pub(crate) fn hold_still(&self) -> Result<File> {
         self.place.lock()
@@ -115,7 +128,7 @@ impl Room {
     /// Returns how much the file system in the image can still grow.
     pub(crate) fn to_come(&self) -> Result<u64> {
         match self.blocks {
-            Blocks::Reserved => self.place.growth(),
+            Blocks::Reserved => self.place.growth(room::beside_pool),
             Blocks::Sparse => Ok(0),
         }
     }
@@ -240,10 +253,10 @@ impl Place {
         }
     }
 
-    /// Returns by how much the image could be made larger now.
-    fn growth(&self) -> Result<u64> {
+    /// Returns by how much the image could be made larger now, if it leaves the disk what `kept` says.
+    fn growth(&self, kept: fn(u64) -> u64) -> Result<u64> {
         let disk = self.disk()?;
-        let left = disk.free.saturating_sub(room::beside_pool(disk.total));
+        let left = disk.free.saturating_sub(kept(disk.total));
         let size = self.metadata()?.len();
         Ok(left.min(self.most.saturating_sub(size)) / GRAIN * GRAIN)
     }
@@ -251,35 +264,42 @@ impl Place {
     /// Makes the image larger if little is left in it and the disk has more.
     fn grow(&self) -> Result<()> {
         let left = |inside: Space| inside.free >= AHEAD.max(inside.total / 8);
-        if left(space(&self.mounted)?) || self.growth()? == 0 {
+        if left(space(&self.mounted)?) || self.growth(room::beside_pool)? == 0 {
             return Ok(());
         }
         let image = self.lock()?;
         let inside = space(&self.mounted)?;
-        let step = self
-            .growth()?
-            .min(AHEAD.max(inside.total / 8) / GRAIN * GRAIN);
         // Somebody else may have done it while we waited.
-        if left(inside) || step == 0 {
+        if left(inside) {
             return Ok(());
         }
+        let step = AHEAD.max(inside.total / 8) / GRAIN * GRAIN;
+        self.extend(&image, step.min(self.growth(room::beside_pool)?))?;
+        Ok(())
+    }
+
+    /// Makes the image larger; `false` where the disk has not got that.
+    fn extend(&self, image: &File, step: u64) -> Result<bool> {
+        if step == 0 {
+            return Ok(false);
+        }
         let size = self.metadata()?.len();
-        let reserved = reserve(&image, size, size + step)
+        let reserved = reserve(image, size, size + step)
             .and_then(|done| if done { Ok(()) } else { Err(Errno::OPNOTSUPP) });
         if let Err(errno) = reserved {
             // Half of it may be there.
-            rustix::fs::ftruncate(&image, size).map_err(|e| Error::errno("cut", &self.image, e))?;
+            rustix::fs::ftruncate(image, size).map_err(|e| Error::errno("cut", &self.image, e))?;
             return match errno {
                 // Somebody else took it meanwhile.
-                Errno::NOSPC | Errno::DQUOT => Ok(()),
+                Errno::NOSPC | Errno::DQUOT => Ok(false),
                 errno => Err(Error::errno("reserve blocks for", &self.image, errno)),
             };
         }
         // A file system that is larger than its device is not mounted.
         image.sync_all().map_err(Error::io("sync", &self.image))?;
-        self.follow(&image, Size::Whole)?;
+        self.follow(image, Size::Whole)?;
         tracing::info!(bytes = size + step, "the pool's image is larger");
-        Ok(())
+        Ok(true)
     }
 
     /// Gives the end of the image back to the disk if nothing uses it and much is left.
