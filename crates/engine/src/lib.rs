@@ -11,6 +11,7 @@ mod compose;
 mod engine;
 mod error;
 mod files;
+mod forks;
 mod images;
 mod link;
 mod machine;
