@@ -284,8 +284,11 @@ fn lock(data: &Path) -> Result<File, ApiError> {
         }
         Err(std::fs::TryLockError::Error(e)) => return Err(unusable(&path, "lock", &e)),
     }
-    file.set_len(0).map_err(|e| unusable(&path, "write", &e))?;
-    writeln!(file, "{}", std::process::id()).map_err(|e| unusable(&path, "write", &e))?;
+    // In place: a full disk has no block for what was emptied first.
+    let text = format!("{}\n", std::process::id());
+    file.write_all(text.as_bytes())
+        .and_then(|()| file.set_len(text.len() as u64))
+        .map_err(|e| unusable(&path, "write", &e))?;
     Ok(file)
 }
 

@@ -33,6 +33,9 @@ const MAX_FORKS: usize = 1024;
 /// The supervisor and one small process.
 const MIN_MEMORY: u64 = 4 << 20;
 
+/// What the file system sets aside for a few changes at once.
+const MIN_DISK: u64 = 16 << 20;
+
 /// What a daemon found when it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Recovery {
@@ -197,6 +200,7 @@ impl Engine {
     /// # Errors
     /// `conflict` for a name that is taken, `invalid` for an image that is not there; nothing is left then.
     pub async fn create(&self, ask: CreateSandbox) -> Result<Handle, ApiError> {
+        self.shared.room_to_begin()?;
         if let protocol::Image::Dir(path) = &ask.image
             && !path.is_dir()
         {
@@ -230,6 +234,18 @@ impl Engine {
                 format!("a memory limit of {memory} bytes leaves no room for the sandbox itself"),
             )
             .hint("give at least 4M"));
+        }
+        if let Some(disk) = ask.limits.disk_bytes {
+            if disk < MIN_DISK {
+                return Err(ApiError::new(
+                    ErrorCode::Invalid,
+                    format!("a disk limit of {disk} bytes leaves no room for files"),
+                )
+                .hint("give at least 16M"));
+            }
+            // Found out before anything is made.
+            let can = self.shared.pool.can_limit();
+            can.map_err(|e| error::of_pool(&e))?;
         }
         let mut spec = SandboxSpec {
             name: ask.name.clone(),
@@ -292,6 +308,7 @@ impl Engine {
             ));
         }
         let source = self.get(name)?;
+        self.shared.room_to_begin()?;
         let _kept = self.shared.unpacking.read().await;
         let stays = source.forking.clone().read_owned().await;
         // A place that is given is found first: what is to be started there must be known before a cut is taken.
@@ -535,6 +552,8 @@ impl Engine {
             open_ops: Vec::new(),
             ops: 0,
             last_cut: None,
+            disk_used_bytes: None,
+            disk_limit_bytes: None,
             session: None,
             forked_from: None,
         }));
@@ -649,6 +668,7 @@ impl Engine {
         ask: StartSession,
     ) -> Result<SessionView, ApiError> {
         let handle = self.get(name)?;
+        self.shared.room_to_begin()?;
         handle.configure_models(&ask).await?;
         let id = session::begin(&handle, ask).await?;
         self.session(name, &id, None).await

@@ -26,6 +26,9 @@ pub(crate) fn of_journal(error: &journal::Error) -> ApiError {
             Some("pick another name, or `durable rm` the one that has it")
         }
         journal::Error::Fenced { .. } => Some("another daemon owns this sandbox; ask there"),
+        journal::Error::NoSpace => {
+            Some("free space on the disk of the data directory, then do it again")
+        }
         journal::Error::Failed(_) => {
             Some("free space or repair the disk, then start the daemon again")
         }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use protocol::{SandboxId, SessionId, UnixMillis};
+use protocol::{ApiError, ErrorCode, SandboxId, SessionId, UnixMillis, room};
 
 /// Begins the names of files with the secrets of sessions; sandboxes have theirs under a number.
 const SESSION_SECRET: &str = "session-";
@@ -64,6 +64,27 @@ impl Shared {
     pub(crate) fn session_of_secret(name: &str) -> Option<SessionId> {
         let id = name.strip_prefix(SESSION_SECRET)?.strip_suffix(".json")?;
         id.parse().ok()
+    }
+
+    /// Refuses to begin something on a disk that is almost full: what is left is for what was begun.
+    ///
+    /// # Errors
+    /// `unavailable`, with how much there is.
+    pub fn room_to_begin(&self) -> Result<(), ApiError> {
+        // A disk that cannot be looked at says so at the first write.
+        let Ok(disk) = rustix::fs::statvfs(&self.config.data) else {
+            return Ok(());
+        };
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        if free >= room::to_begin(disk.f_blocks.saturating_mul(disk.f_frsize)) {
+            return Ok(());
+        }
+        let data = self.config.data.display();
+        let full =
+            format!("the disk of {data} is full ({free} bytes are left), so nothing new is begun");
+        Err(ApiError::new(ErrorCode::Unavailable, full).hint(format!(
+            "free space on the disk of {data}; what runs goes on, and everything else as soon as there is room"
+        )))
     }
 
     /// Returns where harnesses are installed.

@@ -75,6 +75,9 @@ pub enum Error {
         /// What the encoder says.
         why: String,
     },
+    /// The disk is full. Nothing of the call is there, and it may be repeated.
+    #[error("the disk of the journal is full")]
+    NoSpace,
     /// More waits to be written than the store holds in memory.
     #[error("{waiting} calls wait to be written; try again later")]
     Busy {
@@ -110,7 +113,7 @@ impl Error {
             Self::NothingToAppend { .. } | Self::TooLarge { .. } | Self::Unencodable { .. } => {
                 ErrorCode::Invalid
             }
-            Self::Busy { .. } | Self::Closed => ErrorCode::Unavailable,
+            Self::NoSpace | Self::Busy { .. } | Self::Closed => ErrorCode::Unavailable,
             Self::Damaged { .. } => ErrorCode::Corrupt,
             Self::Failed(_) => ErrorCode::Internal,
         }

@@ -15,4 +15,6 @@ mod kill;
 #[cfg(test)]
 mod open;
 #[cfg(test)]
+mod room;
+#[cfg(test)]
 mod world;

@@ -84,6 +84,12 @@ pub struct SandboxView {
     /// The last cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_cut: Option<CutId>,
+    /// What its files take on disk, a few seconds late, where it is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_used_bytes: Option<u64>,
+    /// What its files may take on disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_limit_bytes: Option<u64>,
     /// The session that goes on, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,

@@ -13,6 +13,7 @@ pub mod files;
 mod ids;
 mod op;
 pub mod paths;
+pub mod room;
 mod sandbox;
 pub mod shim;
 pub mod table;

@@ -107,6 +107,8 @@ pub enum CrashPolicy {
 pub struct Limits {
     /// Memory of all processes together, in bytes.
     pub memory_bytes: Option<u64>,
+    /// What its files take on disk, in bytes: what it wrote, without the image and without old cuts.
+    pub disk_bytes: Option<u64>,
     /// Processes and threads at one time.
     pub pids: Option<u64>,
     /// CPU time per wall time, in thousandths of one core.
@@ -119,6 +121,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             memory_bytes: None,
+            disk_bytes: None,
             pids: Some(4096),
             cpu_milli: None,
             spool_bytes: 16 << 30,

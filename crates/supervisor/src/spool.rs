@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use protocol::paths::{spool_file, state::SPOOL};
-use protocol::{OpId, Stream};
+use protocol::{OpId, Stream, room};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
 /// Why output could not be kept. The operation is ended for it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// All operations together wrote as much as they may.
+    /// What is left is for others.
     #[error(
         "the disk has only {0} bytes left, which are kept for the journal; its output was cut there"
     )]
@@ -35,8 +35,6 @@ impl From<Errno> for Error {
     }
 }
 
-/// So much of the disk is left to the journal and the pool: twice what the pool keeps for itself.
-const DISK_RESERVE: u64 = 128 << 20;
 /// The disk is looked at once for so many bytes.
 const CHECK_EVERY: u64 = 4 << 20;
 
@@ -116,15 +114,15 @@ impl Spool {
         }
     }
 
-    /// Refuses what would take the disk's last space, now and then: a file of cuts that cannot grow stops every sandbox.
+    /// Refuses what would take the disk's last space, now and then: that is for the journal.
     fn check_disk(&self, wanted: u64) -> Result<(), Error> {
         let due = self.unchecked.fetch_add(wanted, Ordering::Relaxed) + wanted;
         if due < CHECK_EVERY {
             return Ok(());
         }
-        let free =
-            rustix::fs::fstatvfs(&self.dir).map(|fs| fs.f_bavail.saturating_mul(fs.f_frsize))?;
-        if free < DISK_RESERVE {
+        let fs = rustix::fs::fstatvfs(&self.dir)?;
+        let free = fs.f_bavail.saturating_mul(fs.f_frsize);
+        if free < room::beside_output(fs.f_blocks.saturating_mul(fs.f_frsize)) {
             return Err(Error::Disk(free));
         }
         self.unchecked.store(0, Ordering::Relaxed);

@@ -70,6 +70,16 @@ pub enum Error {
         /// What is missing.
         why: String,
     },
+    /// A pool that cannot hold a head to a size.
+    #[error("the workspace pool at {path} cannot limit a workspace: {why}", path = path.display())]
+    NoLimits {
+        /// Where the pool is.
+        path: PathBuf,
+        /// What is missing.
+        why: &'static str,
+        /// What can be done.
+        hint: String,
+    },
     /// The pool's file system stopped itself after an I/O error and is read-only until it is mounted anew.
     #[error("the file system of the workspace pool at {path} stopped after an i/o error", path = path.display())]
     Stopped {
@@ -120,6 +130,7 @@ impl Error {
             Self::Full { .. } | Self::Stopped { .. } | Self::Unavailable { .. } => {
                 ErrorCode::Unavailable
             }
+            Self::NoLimits { .. } => ErrorCode::Invalid,
             Self::Unreadable { .. } => ErrorCode::Denied,
             Self::Io { .. } => ErrorCode::Internal,
         }
@@ -136,6 +147,7 @@ impl Error {
             Self::Stopped { .. } => Some(
                 "look into the kernel log; stop every sandbox and restart the daemon to mount it anew".into(),
             ),
+            Self::NoLimits { hint, .. } => Some(hint.clone()),
             Self::Unavailable { kind: "btrfs", .. } => Some(
                 "`durable doctor` tells what is missing; the copy pool works everywhere".into(),
             ),

@@ -80,6 +80,19 @@ pub(crate) fn make_head(head: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Removes what is in a directory of ours.
+pub(crate) fn empty(dir: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Returns a workspace name that was never used: 64 random bits.
 ///
 /// # Errors

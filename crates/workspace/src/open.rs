@@ -34,7 +34,7 @@ pub enum Choice {
 pub struct Options {
     /// Which kind.
     pub choice: Choice,
-    /// The size of a new loop image; none: four fifths of the free space, at least 1 GiB. The image is sparse.
+    /// The most that a loop image grows to; none: as far as the disk goes, but for what is kept for others.
     pub image_bytes: Option<u64>,
 }
 

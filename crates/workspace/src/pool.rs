@@ -55,7 +55,7 @@ pub struct Swept {
 /// How full the pool is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes that the pool can hold. Of a sparse image: as far as the disk below it has them.
+    /// Bytes that the pool can hold. Of an image: with what the disk below lets it grow by.
     pub total_bytes: u64,
     /// Bytes that are left of it.
     pub free_bytes: u64,
@@ -167,6 +167,28 @@ pub trait Pool: Send + Sync {
     ///
     /// For the start of the daemon: it must not run beside verbs that make something which `keep` does not name yet.
     fn gc(&self, keep: &[Keep]) -> Result<Swept>;
+
+    /// Tells whether a head can be held to a size. Changes nothing.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoLimits`] with what to do about it.
+    fn can_limit(&self) -> Result<()>;
+
+    /// Limits the bytes that a head's files take on disk; its cuts do not count.
+    ///
+    /// A write beyond it fails with `EDQUOT`, inside and only there, and what is removed makes room at once. A head that is
+    /// over the limit already keeps its files. Not durable on return and not inherited: to be called before each mount. The first
+    /// limit of a pool waits until all of it has been counted.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoLimits`], [`crate::Error::NoHead`].
+    fn limit(&self, workspace: &WorkspaceId, bytes: u64) -> Result<()>;
+
+    /// Returns the bytes that a head's files take, a few seconds late; `None` where nobody counts, as in a pool without limits.
+    ///
+    /// # Errors
+    /// The head is not there.
+    fn used(&self, workspace: &WorkspaceId) -> Result<Option<u64>>;
 
     /// Returns the bytes of file content that a cut has on disk and `before`, an earlier cut of the same workspace, has not;
     /// all of its bytes where there is no earlier one. `None` where the pool cannot tell cheaply.

@@ -11,6 +11,7 @@ mod exec;
 mod file_api;
 mod files;
 mod flush;
+mod full;
 mod images;
 mod journal;
 mod many;

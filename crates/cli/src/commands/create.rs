@@ -29,6 +29,9 @@ pub(crate) struct Shape {
     /// Memory for all of its processes, such as 512M or 2G.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
+    /// Space on disk for what it writes, such as 10G; its image and its old cuts do not count.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    disk: Option<u64>,
     /// Processes and threads at one time.
     #[arg(long, value_name = "N")]
     pids: Option<u64>,
@@ -60,6 +63,7 @@ impl Shape {
             image: self.image()?,
             limits: Limits {
                 memory_bytes: self.memory,
+                disk_bytes: self.disk,
                 pids: self.pids.or(defaults.pids),
                 cpu_milli: self.cpus,
                 spool_bytes: self.spool.unwrap_or(defaults.spool_bytes),

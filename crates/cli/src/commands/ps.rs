@@ -50,13 +50,20 @@ fn sandboxes(views: &[SandboxView]) {
     for v in views {
         let state = format!("{:?}", v.state).to_lowercase();
         print_line(&format!(
-            "{:<24} {:<9} {:>6} {:>5} {:>8}  {}{}",
+            "{:<24} {:<9} {:>6} {:>5} {:>8}  {}{}{}",
             v.name.as_str(),
             state,
             v.ops,
             v.open_ops.len(),
             v.seq.0,
             v.image,
+            v.disk_limit_bytes
+                .map(|limit| format!(
+                    "  (disk {} of {})",
+                    v.disk_used_bytes.map_or("?".to_owned(), super::bytes),
+                    super::bytes(limit)
+                ))
+                .unwrap_or_default(),
             v.problem
                 .as_ref()
                 .map(|p| format!("  ({p})"))

@@ -36,6 +36,7 @@ impl Engine {
     /// # Errors
     /// `not_found`; `conflict` for a name that is taken; `corrupt` with the chunk that is missing or damaged. Nothing is left then.
     pub async fn pull(&self, ask: PullSandbox) -> Result<Handle, ApiError> {
+        self.shared.room_to_begin()?;
         let (shared, name) = (self.shared.clone(), ask.from.clone());
         let place = ask.store.clone();
         let (store, id, note) = blocking(move || {
@@ -94,6 +95,11 @@ impl Incoming {
         let before = fold(&this.shared, this.sandbox, head).await?;
         let mut state = before.ok_or_else(|| corrupt("its journal is empty"))?;
         images::present(&this.shared, &state.spec).await?;
+        if state.spec.limits.disk_bytes.is_some() {
+            // Found out before anything is made; started without its limit it would be another sandbox.
+            let can = this.shared.pool.can_limit();
+            can.map_err(|e| error::of_pool(&e))?;
+        }
         let (work, branch) = (this.clone(), state.branch);
         let made = blocking(move || work.files(branch)).await;
         let (workspace, cuts) = match made {

@@ -26,6 +26,8 @@ use crate::{branch, error};
 
 /// The most messages in one batch. It bounds the append, and how long the first one waits for the last.
 const BATCH: usize = 256;
+/// How often a journal without room is asked again; there is no event for it.
+pub(super) const ROOM_AGAIN: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// Something that the task itself began has ended.
 pub(super) enum Done {
@@ -131,6 +133,8 @@ pub(super) struct Sandbox {
     /// Runs that must be started when the supervisor is up.
     pub(super) reruns: Vec<(OpId, u32)>,
     pub(super) removed: bool,
+    /// As it was when the journal was last written: what may be told while it has no room.
+    told: Option<SandboxView>,
     pub(super) done: mpsc::UnboundedSender<Done>,
     /// Who sends model requests now; told before the harness it speaks of can send any.
     pub(super) sender: watch::Sender<gateway::Sender>,
@@ -199,12 +203,14 @@ pub(crate) fn spawn(
         after_crash: None,
         reruns: Vec::new(),
         removed: false,
+        told: None,
         done,
         sender,
         frames: None,
         recovered: Some(recovered),
         replica: Replica::new(&handle),
     };
+    sandbox.told = Some(sandbox.view());
     for op in sandbox.state.open.clone() {
         sandbox.enliven(&op);
     }
@@ -247,7 +253,7 @@ impl Sandbox {
                     None
                 };
             }
-            if !self.commit(&mut turn).await {
+            if !self.commit(&mut turn, &mut requests).await {
                 continue;
             }
             for action in turn.after {
@@ -363,7 +369,7 @@ impl Sandbox {
                 answer(turn, reply, Ok(views));
             }
             Request::View { reply } => {
-                let view = self.view();
+                let view = (self.view(), self.state.workspace.clone());
                 answer(turn, reply, Ok(view));
             }
             Request::Stdin {
@@ -545,7 +551,7 @@ impl Sandbox {
     }
 
     /// Makes the batch durable. `false`: it is not, and this task may write no more.
-    async fn commit(&mut self, turn: &mut Turn) -> bool {
+    async fn commit(&mut self, turn: &mut Turn, requests: &mut mpsc::Receiver<Request>) -> bool {
         if turn.events.is_empty() {
             return true;
         }
@@ -566,10 +572,22 @@ impl Sandbox {
             events,
             durability: Durability::Now,
         };
-        let result = self.shared.store.append(append).await;
+        let mut is_told = false;
+        let result = loop {
+            match self.shared.store.append(append.clone()).await {
+                Err(journal::Error::NoSpace) => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::error!(sandbox = %self.name, "the journal has no room; the sandbox waits for it");
+                    }
+                    self.without_room(requests).await;
+                }
+                result => break result,
+            }
+        };
         match result {
             Ok(head) => {
                 self.head = head;
+                self.told = Some(self.view());
                 if kinds.contains(&"op_intent") {
                     failpoint::hit("after_intent");
                 }
@@ -586,6 +604,28 @@ impl Sandbox {
                 let problem = error::of_journal(&failure);
                 self.fail(problem);
                 false
+            }
+        }
+    }
+
+    /// Waits a little for the journal's disk. What was decided stays so, and nobody hears of it, or of what may follow
+    /// from it, before it is written: whoever asks meanwhile hears that.
+    async fn without_room(&mut self, requests: &mut mpsc::Receiver<Request>) {
+        let problem = error::of_journal(&journal::Error::NoSpace);
+        let again = tokio::time::Instant::now() + ROOM_AGAIN;
+        while let Ok(request) = tokio::time::timeout_at(again, requests.recv()).await {
+            match (request, &self.told) {
+                (None, _) => return tokio::time::sleep_until(again).await,
+                (Some(Request::View { reply }), Some(told)) => {
+                    let view = SandboxView {
+                        problem: Some(problem.message.clone()),
+                        ..told.clone()
+                    };
+                    // A client that went away needs no answer.
+                    let _gone = reply.send(Ok((view, self.state.workspace.clone())));
+                }
+                (Some(Request::Release { cut }), _) => release(&mut self.held, &cut),
+                (Some(request), _) => request.refuse(&problem),
             }
         }
     }
@@ -776,6 +816,8 @@ pub(crate) fn view_of(name: &SandboxName, state: &State, head: Head, epoch: Epoc
         open_ops: state.open.clone(),
         ops: state.ops.len() as u64,
         last_cut: state.last_cut().cloned(),
+        disk_used_bytes: None,
+        disk_limit_bytes: state.spec.limits.disk_bytes,
         session: state.active_session().map(|(id, _)| id.clone()),
         forked_from: state.parent.as_ref().map(|parent| ForkedFrom {
             name: parent.name.clone(),

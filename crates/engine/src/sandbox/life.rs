@@ -16,7 +16,7 @@ use protocol::{
 use tokio::sync::mpsc;
 
 use super::Reply;
-use super::actor::{Done, Phase, Sandbox, Turn, answer};
+use super::actor::{Done, Phase, ROOM_AGAIN, Sandbox, Turn, answer};
 use super::cuts::Settling;
 use crate::link::{self, Link};
 use crate::machine;
@@ -133,15 +133,22 @@ impl Sandbox {
     /// Starts the supervisor where a spec is given, then connects and fences.
     fn spawn_connect(&self, start: Option<StartSpec>) {
         let (shared, done) = (self.shared.clone(), self.done.clone());
+        let workspace = self.state.workspace.clone();
         let (id, dir, epoch) = (self.id, self.dir.clone(), self.epoch);
         tokio::spawn(async move {
             let up = async {
                 if let Some(spec) = start {
-                    let level = shared.level.clone();
-                    tokio::task::spawn_blocking(move || level.start(&spec))
+                    let (level, pool) = (shared.level.clone(), shared.pool.clone());
+                    let started = move || {
+                        if let Some(bytes) = spec.limits.disk_bytes {
+                            let limited = pool.limit(&workspace, bytes);
+                            limited.map_err(|e| error::of_pool(&e))?;
+                        }
+                        level.start(&spec).map_err(|e| error::of_level(&e))
+                    };
+                    tokio::task::spawn_blocking(started)
                         .await
-                        .map_err(|e| error::internal("the start was abandoned", &e))?
-                        .map_err(|e| error::of_level(&e))?;
+                        .map_err(|e| error::internal("the start was abandoned", &e))??;
                 }
                 let opened = reach(&shared, &dir, epoch).await;
                 let (link, fenced, frames) = opened.map_err(of_link)?;
@@ -716,15 +723,24 @@ impl Sandbox {
             .await
             .unwrap_or_else(|e| Err(error::internal("the removal was abandoned", &e)));
             let removed = match removed {
-                Ok(()) => shared
-                    .store
-                    .remove(id)
-                    .await
-                    .map_err(|e| error::of_journal(&e)),
+                Ok(()) => forget(&shared, id).await,
                 Err(problem) => Err(problem),
             };
             let _ended = done.send(Done::Removed(removed, reply));
         });
+    }
+}
+
+/// Removes a journal whose sandbox is gone. What was removed makes room for that on a full disk, a little later.
+async fn forget(shared: &Shared, id: protocol::SandboxId) -> Result<(), ApiError> {
+    let deadline = tokio::time::Instant::now() + STOP_SLACK;
+    loop {
+        match shared.store.remove(id).await {
+            Err(journal::Error::NoSpace) if tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(ROOM_AGAIN).await;
+            }
+            done => return done.map_err(|e| error::of_journal(&e)),
+        }
     }
 }
 

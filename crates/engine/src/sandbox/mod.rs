@@ -100,7 +100,8 @@ pub(crate) enum Request {
         reply: Reply<Vec<OpView>>,
     },
     View {
-        reply: Reply<SandboxView>,
+        /// With its head.
+        reply: Reply<(SandboxView, protocol::WorkspaceId)>,
     },
     Stdin {
         op: OpId,
@@ -194,6 +195,45 @@ pub(crate) enum Request {
     Cuts {
         reply: Reply<Vec<(crate::state::Cut, crate::trees::Ops)>>,
     },
+}
+
+impl Request {
+    /// Answers it with a problem.
+    fn refuse(self, problem: &ApiError) {
+        fn no<T>(reply: Reply<T>, problem: &ApiError) {
+            // A client that went away needs no answer.
+            let _gone = reply.send(Err(problem.clone()));
+        }
+        match self {
+            Self::Exec { reply, .. } => no(reply, problem),
+            Self::Attach { reply, .. } => no(reply, problem),
+            Self::Ops { reply, .. } => no(reply, problem),
+            Self::View { reply, .. } => no(reply, problem),
+            Self::Stdin { reply, .. } => no(reply, problem),
+            Self::Signal { reply, .. } => no(reply, problem),
+            Self::Cancel { reply, .. } => no(reply, problem),
+            Self::Resize { reply, .. } => no(reply, problem),
+            Self::Start { reply, .. } => no(reply, problem),
+            Self::Stop { reply, .. } => no(reply, problem),
+            Self::Remove { reply, .. } => no(reply, problem),
+            Self::Record { reply, .. } => no(reply, problem),
+            Self::Models { reply, .. } => no(reply, problem),
+            Self::Sessions { reply, .. } => no(reply, problem),
+            Self::Session { reply, .. } => no(reply, problem),
+            Self::OpenShimOps { reply, .. } => no(reply, problem),
+            Self::Checkpoint { reply, .. } => no(reply, problem),
+            Self::Checkpoints { reply, .. } => no(reply, problem),
+            Self::Label { reply, .. } => no(reply, problem),
+            Self::Locate { reply, .. } => no(reply, problem),
+            Self::Rewind { reply, .. } => no(reply, problem),
+            Self::Spec { reply, .. } => no(reply, problem),
+            Self::Outgoing { reply, .. } => no(reply, problem),
+            Self::LeadsTo { reply, .. } => no(reply, problem),
+            Self::Parent { reply, .. } => no(reply, problem),
+            Self::Cuts { reply, .. } => no(reply, problem),
+            Self::Release { .. } => {}
+        }
+    }
 }
 
 /// Asks one sandbox's task. Cheap to clone.
@@ -296,7 +336,14 @@ impl Handle {
     /// # Errors
     /// The sandbox is gone.
     pub async fn view(&self) -> Result<SandboxView, ApiError> {
-        self.ask(|reply| Request::View { reply }).await
+        let (mut view, head) = self.ask(|reply| Request::View { reply }).await?;
+        if view.disk_limit_bytes.is_some() {
+            let shared = self.shared.clone();
+            let used = tokio::task::spawn_blocking(move || shared.pool.used(&head)).await;
+            // A head that was put back meanwhile is not there any more.
+            view.disk_used_bytes = used.ok().and_then(Result::ok).flatten();
+        }
+        Ok(view)
     }
 
     /// Passes input on; returns when the frame is on its way, not when it was taken (see [`Attached::stdin`]).

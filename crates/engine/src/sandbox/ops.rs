@@ -44,6 +44,13 @@ impl Sandbox {
             }
             return;
         }
+        // A tool call of a session that runs, and its harness, belong to what was begun.
+        if origin == Origin::Api
+            && let Err(full) = self.shared.room_to_begin()
+        {
+            answer(turn, reply, Err(full));
+            return;
+        }
         match &self.phase {
             Phase::Up { .. } => self.check(op, spec, origin, vec![reply]),
             Phase::Starting | Phase::Crashing { .. } => {

@@ -8,6 +8,7 @@ use rusqlite::{CachedStatement, OptionalExtension, Transaction, params};
 
 use super::books::{Book, Books};
 use super::command::{Answer, Command, Entry, Reply};
+use super::fault::Trouble;
 use crate::{Damage, Error, Failure, Lease, Raw};
 
 /// A journal as this transaction leaves it.
@@ -58,8 +59,8 @@ impl<'t> Batch<'t> {
         Drafts(self.drafts)
     }
 
-    /// Applies one command. An error is not the caller's doing: it ends the store.
-    pub(super) fn apply(&mut self, command: Command) -> Result<Answer, Failure> {
+    /// Applies one command. An error is not the caller's doing: it ends the transaction, and the store unless the disk is full.
+    pub(super) fn apply(&mut self, command: Command) -> Result<Answer, Trouble> {
         match command {
             Command::Create { name, reply } => settle(reply, self.create(name), Answer::Create),
             Command::Found {
@@ -85,7 +86,7 @@ impl<'t> Batch<'t> {
         }
     }
 
-    fn create(&mut self, name: SandboxName) -> Result<Result<SandboxId, Error>, Failure> {
+    fn create(&mut self, name: SandboxName) -> Result<Result<SandboxId, Error>, Trouble> {
         let taken: Option<i64> = self
             .tx
             .prepare_cached("SELECT sandbox FROM sandbox WHERE name = ?1")?
@@ -119,7 +120,7 @@ impl<'t> Batch<'t> {
         name: SandboxName,
         node: &str,
         first: Entry,
-    ) -> Result<Result<Lease, Error>, Failure> {
+    ) -> Result<Result<Lease, Error>, Trouble> {
         let sandbox = match self.create(name)? {
             Ok(sandbox) => sandbox,
             Err(refusal) => return Ok(Err(refusal)),
@@ -137,7 +138,7 @@ impl<'t> Batch<'t> {
         &mut self,
         sandboxes: &[SandboxId],
         node: &str,
-    ) -> Result<Result<Vec<Lease>, Error>, Failure> {
+    ) -> Result<Result<Vec<Lease>, Error>, Trouble> {
         for &sandbox in sandboxes {
             if let Err(refusal) = draft(&mut self.drafts, self.books, sandbox) {
                 return Ok(Err(refusal));
@@ -156,7 +157,7 @@ impl<'t> Batch<'t> {
             let id = sandbox.0.cast_signed();
             let changed = take.execute([id, draft.epoch.0.cast_signed(), next.0.cast_signed()])?;
             if changed != 1 {
-                return Err(foreign_writer());
+                return Err(foreign_writer().into());
             }
             name.execute(params![id, node])?;
             draft.epoch = next;
@@ -169,7 +170,7 @@ impl<'t> Batch<'t> {
         Ok(Ok(leases))
     }
 
-    fn append(&mut self, entry: &Entry) -> Result<Result<Head, Error>, Failure> {
+    fn append(&mut self, entry: &Entry) -> Result<Result<Head, Error>, Trouble> {
         let sandbox = entry.sandbox;
         let draft = match draft(&mut self.drafts, self.books, sandbox) {
             Ok(draft) => draft,
@@ -219,7 +220,7 @@ impl<'t> Batch<'t> {
         ])?;
         if moved != 1 {
             // The transaction goes back, and the inserted events with it.
-            return Err(foreign_writer());
+            return Err(foreign_writer().into());
         }
         draft.head = head;
         Ok(Ok(head))
@@ -229,7 +230,7 @@ impl<'t> Batch<'t> {
         &mut self,
         sandbox: SandboxId,
         events: &[(Raw, &'static str)],
-    ) -> Result<Result<Head, Error>, Failure> {
+    ) -> Result<Result<Head, Error>, Trouble> {
         let draft = match draft(&mut self.drafts, self.books, sandbox) {
             Ok(draft) => draft,
             Err(refusal) => return Ok(Err(refusal)),
@@ -281,13 +282,13 @@ impl<'t> Batch<'t> {
             ],
         )?;
         if moved != 1 {
-            return Err(foreign_writer());
+            return Err(foreign_writer().into());
         }
         (draft.head, draft.epoch) = (head, epoch);
         Ok(Ok(head))
     }
 
-    fn remove(&mut self, sandbox: SandboxId) -> Result<Result<(), Error>, Failure> {
+    fn remove(&mut self, sandbox: SandboxId) -> Result<Result<(), Error>, Trouble> {
         if !self.drafts.contains_key(&sandbox)
             && let Err(refusal) = self.books.with(sandbox, |_| ())
         {
@@ -399,14 +400,14 @@ fn text(raw: &Raw) -> Result<&str, Failure> {
 
 fn settle<T>(
     reply: Reply<T>,
-    result: Result<Result<T, Error>, Failure>,
+    result: Result<Result<T, Error>, Trouble>,
     answer: fn(Reply<T>, Result<T, Error>) -> Answer,
-) -> Result<Answer, Failure> {
+) -> Result<Answer, Trouble> {
     match result {
         Ok(result) => Ok(answer(reply, result)),
-        Err(failure) => {
-            drop(reply.send(Err(Error::Failed(failure.clone()))));
-            Err(failure)
+        Err(trouble) => {
+            drop(reply.send(Err(trouble.error())));
+            Err(trouble)
         }
     }
 }

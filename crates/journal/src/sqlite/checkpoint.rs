@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::fault::Fault;
+use super::fault::{Fault, Trouble};
 use crate::Failure;
 
 /// Unmoved pages from which on the thread is woken.
@@ -109,12 +109,16 @@ fn move_pages(conn: &Connection, progress: &Progress, woken: &Receiver<()>, faul
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        if let Err(e) = passive(conn, progress) {
-            fault.set(Failure {
-                what: "cannot move the write-ahead log into the database",
-                why: e.to_string().into(),
-            });
-            return;
+        match passive(conn, progress).map_err(Trouble::from) {
+            // The disk is full: it stays in the log until there is room.
+            Ok(()) | Err(Trouble::NoSpace) => {}
+            Err(Trouble::Failed(failure)) => {
+                fault.set(Failure {
+                    what: "cannot move the write-ahead log into the database",
+                    ..failure
+                });
+                return;
+            }
         }
     }
 }

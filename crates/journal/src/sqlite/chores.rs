@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use protocol::{SandboxId, Seq};
-use rusqlite::Transaction;
+use rusqlite::{Connection, Transaction};
 
 use super::books::{Books, MISSING_ROW};
 
@@ -49,6 +49,16 @@ impl Chores {
             round: None,
             garbage,
         }
+    }
+
+    /// Begins anew after a transaction that was taken back, with what is to be done as the table and the books say it.
+    pub(super) fn begin_anew(&mut self, conn: &Connection, books: &Books) -> rusqlite::Result<()> {
+        let mut garbage = conn.prepare_cached("SELECT sandbox FROM garbage")?;
+        let garbage = garbage.query_map([], |row| row.get::<_, i64>(0))?;
+        let garbage = garbage.map(|id| id.map(|id| SandboxId(id.cast_unsigned())));
+        let unindexed = books.lock().values().map(|book| book.tail.len()).sum();
+        *self = Self::new(unindexed, garbage.collect::<rusqlite::Result<_>>()?);
+        Ok(())
     }
 
     /// Notes what a committed batch left to do.

@@ -53,6 +53,41 @@ impl Fault {
     }
 }
 
+/// Why a transaction is not there.
+#[derive(Clone)]
+pub(super) enum Trouble {
+    /// The disk is full. SQLite has taken all of it back, and a later one may go through.
+    NoSpace,
+    /// What is on disk is unknown.
+    Failed(Failure),
+}
+
+impl Trouble {
+    /// Returns what a call gets that was in it.
+    pub(super) fn error(&self) -> Error {
+        match self {
+            Self::NoSpace => Error::NoSpace,
+            Self::Failed(failure) => Error::Failed(failure.clone()),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Trouble {
+    fn from(error: rusqlite::Error) -> Self {
+        // Only of a write, and the commit's own is the last before the sync: that a sync failed is told in another way.
+        match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DiskFull) => Self::NoSpace,
+            _ => Self::Failed(error.into()),
+        }
+    }
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
 impl From<rusqlite::Error> for Failure {
     fn from(error: rusqlite::Error) -> Self {
         Self {

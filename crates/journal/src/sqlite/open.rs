@@ -181,7 +181,7 @@ pub(super) fn open(dir: &Path, on_damage: OnDamagedWal) -> Result<Sqlite, OpenEr
         .map_err(|e| OpenError::io("open", &path, e))?;
     let sql = |e| OpenError::database(&path, e);
     let mut conn = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(sql)?;
-    prepare(&path, &mut conn)?;
+    let age = prepare(&path, &log, &mut conn)?;
     // The directory's entries are as durable as what is in the files from here on.
     File::open(dir)
         .and_then(|d| d.sync_all())
@@ -191,7 +191,7 @@ pub(super) fn open(dir: &Path, on_damage: OnDamagedWal) -> Result<Sqlite, OpenEr
         chores,
         next_row,
     } = load(&conn).map_err(sql)?;
-    fill_wal(&log)?;
+    fill_wal(&log, age)?;
 
     let queue = Arc::new(Queue::new());
     let fault = Arc::new(Fault::new(Arc::clone(&queue)));
@@ -251,8 +251,15 @@ fn connect(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
     Ok(conn)
 }
 
+/// Whether somebody may have something in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Age {
+    New,
+    Old,
+}
+
 /// Looks what the database is, sets it up for durable writing and brings it to this version.
-fn prepare(path: &Path, conn: &mut Connection) -> Result<(), OpenError> {
+fn prepare(path: &Path, log: &Path, conn: &mut Connection) -> Result<Age, OpenError> {
     let sql = |e| OpenError::database(path, e);
     let found = schema::look(conn).map_err(sql)?;
     match found {
@@ -291,10 +298,20 @@ fn prepare(path: &Path, conn: &mut Connection) -> Result<(), OpenError> {
     conn.pragma_update(None, "journal_size_limit", WAL_KEPT_BYTES)
         .map_err(sql)?;
     schema::migrate(conn, &found).map_err(sql)?;
+    let age = match found {
+        Found::Empty => Age::New,
+        Found::Foreign | Found::Version(_) => Age::Old,
+    };
     // A process killed between writing and syncing a commit leaves frames that read as committed and are not on disk.
     // Moving them syncs them, before anybody is told of them.
-    conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
-        .map_err(sql)
+    match conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
+        // They stay in the log until there is room.
+        Err(e) if e.sqlite_error_code() == Some(ErrorCode::DiskFull) => File::open(log)
+            .and_then(|log| log.sync_all())
+            .map_err(|e| OpenError::io("sync", log, e)),
+        moved => moved.map_err(sql),
+    }
+    .map(|()| age)
 }
 
 fn inspect_wal(path: &Path, log: &Path, on_damage: OnDamagedWal) -> Result<(), OpenError> {
@@ -320,7 +337,7 @@ fn inspect_wal(path: &Path, log: &Path, on_damage: OnDamagedWal) -> Result<(), O
 }
 
 /// Fills the empty log with zeros, which SQLite takes for an empty log.
-fn fill_wal(log: &Path) -> Result<(), OpenError> {
+fn fill_wal(log: &Path, age: Age) -> Result<(), OpenError> {
     let failed = |e| OpenError::io("make room in", log, e);
     let mut file = OpenOptions::new().write(true).open(log).map_err(failed)?;
     if file.metadata().map_err(failed)?.len() > 0 {
@@ -329,7 +346,11 @@ fn fill_wal(log: &Path) -> Result<(), OpenError> {
     }
     let zeros = vec![0; 1 << 20];
     for _ in 0..WAL_BYTES / zeros.len() {
-        file.write_all(&zeros).map_err(failed)?;
+        match file.write_all(&zeros) {
+            // What is read can be read all the same.
+            Err(e) if e.kind() == io::ErrorKind::StorageFull && age == Age::Old => break,
+            written => written.map_err(failed)?,
+        }
     }
     file.sync_all().map_err(failed)
 }

@@ -1,7 +1,8 @@
 //! The one thread that writes: it drains the queue, puts everything into one transaction, commits once, then answers.
 //!
 //! Nothing is answered, and nothing changes in the books, before the commit is on disk. A failed commit ends the store:
-//! what is on disk then is unknown, and only a new start with recovery can tell.
+//! what is on disk then is unknown, and only a new start with recovery can tell. One for which the disk has no room is
+//! none: it is taken back, its callers are told so, and the store goes on.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use super::books::Books;
 use super::checkpoint::Checkpoints;
 use super::chores::{Chores, Room};
 use super::command::{Answer, Command};
-use super::fault::Fault;
+use super::fault::{Fault, Trouble};
 use crate::queue::{Gather, Queue, Taken};
 use crate::{Error, Failure};
 
@@ -87,17 +88,30 @@ impl Writer {
                 };
                 answers.into_iter().for_each(Answer::give);
             }
-            Err(failure) => {
-                // First nobody is let in any more, then those who wait are told.
-                self.fault.set(failure.clone());
-                answers
-                    .into_iter()
-                    .for_each(|a| a.fail(Error::Failed(failure.clone())));
-                return Err(failure);
+            Err(trouble) => {
+                if let Trouble::Failed(failure) = &trouble {
+                    // First nobody is let in any more, then those who wait are told.
+                    self.fault.set(failure.clone());
+                } else {
+                    self.chores.begin_anew(&self.conn, &self.books)?;
+                }
+                answers.into_iter().for_each(|a| a.fail(trouble.error()));
+                return match trouble {
+                    Trouble::Failed(failure) => Err(failure),
+                    Trouble::NoSpace => Ok(()),
+                };
             }
         }
         failpoint::hit("journal.answered");
-        Ok(self.checkpoints.after_commit(&self.conn)?)
+        match self
+            .checkpoints
+            .after_commit(&self.conn)
+            .map_err(Trouble::from)
+        {
+            // What was not moved stays in the log.
+            Ok(()) | Err(Trouble::NoSpace) => Ok(()),
+            Err(Trouble::Failed(failure)) => Err(failure),
+        }
     }
 
     fn commit(
@@ -105,7 +119,21 @@ impl Writer {
         commands: Vec<Command>,
         answers: &mut Vec<Answer>,
         room: Room,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Trouble> {
+        let before = self.next_row;
+        let done = self.commit_all(commands, answers, room);
+        if done.is_err() {
+            self.next_row = before;
+        }
+        done
+    }
+
+    fn commit_all(
+        &mut self,
+        commands: Vec<Command>,
+        answers: &mut Vec<Answer>,
+        room: Room,
+    ) -> Result<(), Trouble> {
         let last_row = self.next_row - 1;
         let tx = self
             .conn
@@ -117,20 +145,23 @@ impl Writer {
             match &failed {
                 None => match batch.apply(command) {
                     Ok(answer) => answers.push(answer),
-                    Err(failure) => failed = Some(failure),
+                    Err(trouble) => failed = Some(trouble),
                 },
-                Some(failure) => command.fail(Error::Failed(Failure::clone(failure))),
+                Some(trouble) => command.fail(trouble.error()),
             }
         }
         let drafts = batch.drafts();
-        if let Some(failure) = failed {
-            return Err(failure);
+        if let Some(trouble) = failed {
+            return Err(trouble);
         }
         self.chores.sweep(&tx, room)?;
         failpoint::hit("journal.commit");
-        tx.commit().map_err(|e| Failure {
-            what: "cannot commit to the journal",
-            why: e.to_string().into(),
+        tx.commit().map_err(|e| match Trouble::from(e) {
+            Trouble::Failed(failure) => Trouble::Failed(Failure {
+                what: "cannot commit to the journal",
+                ..failure
+            }),
+            Trouble::NoSpace => Trouble::NoSpace,
         })?;
         failpoint::hit("journal.committed");
         self.books.note_indexed(&indexed);

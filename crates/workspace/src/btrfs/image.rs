@@ -1,4 +1,4 @@
-//! The sparse loop image that holds the pool where the data directory is not on btrfs.
+//! The loop image that holds the pool where the data directory is not on btrfs; its size is the business of [`super::room`].
 //!
 //! Two loop devices on one image would be two file systems writing over each other, so an image that is attached already
 //! (sandboxes of a killed daemon keep it so) is found and used again. The kernel detaches it when the last mount, the
@@ -11,9 +11,10 @@ use std::process::Command;
 
 use rustix::fs::{FileType, FlockOperation, Mode};
 use rustix::io::Errno;
-use rustix::mount::mount;
+use rustix::mount::{mount, mount_remount};
 
 use super::as_fd;
+use super::room::{self, Room};
 use crate::mounts::{Mounted, QUIET};
 use crate::sys::loopdev::{self, Io};
 use crate::{Error, Result};
@@ -22,9 +23,6 @@ use crate::{Error, Result};
 pub(crate) const IMAGE: &str = "pool.btrfs";
 const HALF_MADE: &str = "pool.btrfs.new";
 
-const GIB: u64 = 1 << 30;
-/// With less than this free, no image is made.
-const LEAST_FREE: u64 = 256 << 20;
 /// Somebody else may take the free loop device first, this often in a row at most.
 const TRIES: u32 = 64;
 const LOOP_MAJOR: u32 = 7;
@@ -33,40 +31,40 @@ const LOOP_MAJOR: u32 = 7;
 #[derive(Debug)]
 pub(crate) struct Attached {
     image: PathBuf,
+    // Dropped before the mount that it looks at.
+    room: Room,
     /// None: it was mounted there before us, so it is not ours to undo.
     _mounted: Option<Mounted>,
 }
 
 impl Attached {
     /// Makes the image if there is none, attaches it if it is not, and mounts it at `at`.
-    pub(crate) fn open(data_dir: &Path, at: &Path, bytes: Option<u64>) -> Result<Self> {
+    pub(crate) fn open(data_dir: &Path, at: &Path, most: Option<u64>) -> Result<Self> {
         let image = data_dir.join(IMAGE);
         let fresh = !image.exists();
         if fresh {
-            make(data_dir, &image, bytes)?;
+            make(data_dir, &image, most)?;
         }
         let mounted = mount_image(&image, at);
         if mounted.is_err() && fresh {
             // A machine that cannot mount it falls back to copies and should not keep it. Its error is the one to tell.
             let _removed: std::io::Result<()> = fs::remove_file(&image);
         }
-        let _mounted = mounted?;
-        Ok(Self { image, _mounted })
+        let (device, _mounted) = mounted?;
+        let room = Room::open(&image, device, at, most)?;
+        Ok(Self {
+            image,
+            room,
+            _mounted,
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.image
     }
 
-    /// Returns how much the image can still grow.
-    pub(crate) fn disk_free(&self) -> Result<u64> {
-        let disk = self.image.parent().unwrap_or(&self.image);
-        let space = rustix::fs::statvfs(disk).map_err(|e| Error::errno("look at", disk, e))?;
-        let held = fs::metadata(&self.image).map_err(Error::io("look at", &self.image))?;
-        // Nothing more is needed from the disk than what the image has not got yet.
-        let missing = held.len().saturating_sub(held.blocks() * 512);
-        let free = space.f_bavail * space.f_frsize;
-        Ok(if missing == 0 { u64::MAX } else { free })
+    pub(crate) fn room(&self) -> &Room {
+        &self.room
     }
 }
 
@@ -85,19 +83,14 @@ fn unavailable(path: &Path, why: impl Into<String>) -> Error {
 }
 
 /// Makes the image under another name first, so that one with the right name is whole.
-fn make(data_dir: &Path, image: &Path, bytes: Option<u64>) -> Result<()> {
-    let space = rustix::fs::statvfs(data_dir).map_err(|e| Error::errno("look at", data_dir, e))?;
-    let free = space.f_bavail * space.f_frsize;
-    if free < LEAST_FREE {
-        return Err(Error::Full {
-            doing: "make the pool's image",
-            path: data_dir.to_owned(),
-        });
-    }
-    let bytes = bytes.unwrap_or_else(|| (free / 5 * 4 / GIB).max(1) * GIB);
+fn make(data_dir: &Path, image: &Path, most: Option<u64>) -> Result<()> {
     let half = data_dir.join(HALF_MADE);
     let file = File::create(&half).map_err(Error::io("make", &half))?;
-    file.set_len(bytes).map_err(Error::io("size", &half))?;
+    if let Err(error) = room::begin(&file, &half, data_dir, most) {
+        // It may have taken the disk's last blocks.
+        let _removed: std::io::Result<()> = fs::remove_file(&half);
+        return Err(error);
+    }
     // Metadata twice, as mkfs itself would: it is small, and a bad sector in it would cost every workspace.
     let mkfs =
         Command::new(mkfs().ok_or_else(|| unavailable(data_dir, "mkfs.btrfs is not installed"))?)
@@ -142,8 +135,8 @@ pub(crate) fn mkfs() -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-/// Attaches and mounts. None: somebody did it before.
-fn mount_image(image: &Path, at: &Path) -> Result<Option<Mounted>> {
+/// Attaches and mounts; returns the loop device, and no mount where somebody made it before.
+fn mount_image(image: &Path, at: &Path) -> Result<(PathBuf, Option<Mounted>)> {
     let open = || {
         OpenOptions::new()
             .read(true)
@@ -158,25 +151,29 @@ fn mount_image(image: &Path, at: &Path) -> Result<Option<Mounted>> {
         .map_err(|e| Error::errno("lock", image, e))?;
     let file = open()?;
     fs::create_dir_all(at).map_err(Error::io("make the directory", at))?;
-    if mounted_there(&file, at)? {
-        return Ok(None);
+    if let Some(path) = mounted_there(&file, at)? {
+        return Ok((path, None));
     }
     // Open until it is mounted: a device in use is not detached under our hands.
     let (device, path) = match find(&file, image)? {
         Some(found) => found,
         None => attach(&file, image)?,
     };
-    mount(&path, at, "btrfs", QUIET, None).map_err(|errno| match errno {
+    // Blocks that were given back to the disk would be missing when it is full.
+    mount(&path, at, "btrfs", QUIET, c"nodiscard").map_err(|errno| match errno {
         Errno::NODEV => unavailable(image, "this kernel has no btrfs"),
         Errno::PERM | Errno::ACCESS => unavailable(image, "this process may not mount"),
         errno => Error::errno("mount", image, errno),
     })?;
+    let mounted = Mounted::at(at);
     drop(device);
-    Ok(Some(Mounted::at(at)))
+    // Sandboxes may have had it mounted, with what an earlier version asked for.
+    mount_remount(at, QUIET, "nodiscard").map_err(|e| Error::errno("mount anew", at, e))?;
+    Ok((path, Some(mounted)))
 }
 
-/// Whether `at` already is the mount of this image.
-fn mounted_there(image: &File, at: &Path) -> Result<bool> {
+/// Returns the device if `at` already is the mount of this image.
+fn mounted_there(image: &File, at: &Path) -> Result<Option<PathBuf>> {
     let below = at.parent().unwrap_or(at);
     let device_of = |path: &Path| {
         fs::metadata(path)
@@ -184,7 +181,7 @@ fn mounted_there(image: &File, at: &Path) -> Result<bool> {
             .map_err(Error::io("look at", path))
     };
     if !is_btrfs(at) || device_of(at)? == device_of(below)? {
-        return Ok(false);
+        return Ok(None);
     }
     let table = fs::read_to_string("/proc/thread-self/mountinfo")
         .map_err(Error::io("read", "/proc/thread-self/mountinfo"))?;
@@ -195,16 +192,17 @@ fn mounted_there(image: &File, at: &Path) -> Result<bool> {
             .then(|| right.split(' ').nth(1))
             .flatten()
     });
-    let Some(source) = source else {
-        return Ok(false);
+    let Some(source) = source.map(PathBuf::from) else {
+        return Ok(None);
     };
-    let Ok(device) = File::open(source) else {
-        return Ok(false);
+    let Ok(device) = File::open(&source) else {
+        return Ok(None);
     };
-    holds(&device, image, Path::new(source))
+    Ok(holds(&device, image, &source)?.then_some(source))
 }
 
-fn holds(device: &File, image: &File, path: &Path) -> Result<bool> {
+/// Whether a loop device has this file.
+pub(super) fn holds(device: &File, image: &File, path: &Path) -> Result<bool> {
     let wanted = image.metadata().map_err(Error::io("look at", path))?;
     match loopdev::attached(as_fd(device)) {
         Ok(found) => Ok(found == Some((wanted.dev(), wanted.ino()))),

@@ -6,6 +6,8 @@
 
 mod change;
 mod image;
+mod limit;
+mod room;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -25,8 +27,8 @@ use crate::{Cut, Error, Keep, Layout, Pool, Result, Swept, Usage};
 
 pub(crate) use image::{Attached, IMAGE, is_btrfs, mkfs};
 
-/// Below this much free space on the disk under a sparse image no cut is begun: an image that cannot grow in the middle of
-/// a commit stops the file system in it, and with it every sandbox.
+/// Below this much free space on the disk under an image whose blocks are not reserved no cut is begun: a block that is
+/// missing in the middle of a commit stops the file system in it, and with it every sandbox.
 const DISK_RESERVE: u64 = 64 << 20;
 
 /// Names the head that a restored head's content came from; on the subvolume's root, outside of `up`.
@@ -98,11 +100,20 @@ impl Btrfs {
             image,
             _quiet: quiet,
         };
-        if !pool.refused_snapshot_flushes()? {
-            tracing::warn!(
-                "this kernel's refused snapshot does not flush; every cut syncs the whole pool"
-            );
-            pool.flush = Flush::Whole;
+        match pool.refused_snapshot_flushes() {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!(
+                    "this kernel's refused snapshot does not flush; every cut syncs the whole pool"
+                );
+                pool.flush = Flush::Whole;
+            }
+            // What is there can be read and removed all the same.
+            Err(error @ Error::Full { .. }) => {
+                tracing::warn!(%error, "there is no room to try out how to flush; every cut syncs the whole pool");
+                pool.flush = Flush::Whole;
+            }
+            Err(error) => return Err(error),
         }
         Ok(pool)
     }
@@ -171,14 +182,25 @@ impl Btrfs {
         let Some(image) = &self.image else {
             return Ok(());
         };
-        let free = image.disk_free()?;
-        if free < DISK_RESERVE {
+        image.room().look()?;
+        if image
+            .room()
+            .disk_free()?
+            .is_some_and(|free| free < DISK_RESERVE)
+        {
             return Err(Error::Full {
                 doing: "keep a reserve on the disk below",
                 path: image.path().to_owned(),
             });
         }
         Ok(())
+    }
+
+    /// Gives a full pool a little room, if that can be had.
+    fn spare(&self) -> Result<bool> {
+        self.image
+            .as_ref()
+            .map_or(Ok(false), |image| image.room().spare())
     }
 
     /// Fails if the head holds a subvolume, of which a snapshot shows an empty directory.
@@ -224,12 +246,13 @@ impl Btrfs {
         .map_err(|e| Error::errno("restore to", &path, e))?;
         let work = path.join("work");
         // What an overlay left in its work directory belongs to the mount it was cut under. If a power cut undoes this, the
-        // next mount cleans it.
-        match fs::remove_dir_all(&work) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        // next mount cleans it. The directory itself stays: a full pool has no room for another.
+        match crate::names::empty(&work) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                fs::create_dir(&work).map_err(Error::io("make the directory", &work))?;
+            }
             emptied => emptied.map_err(Error::io("empty", &work))?,
         }
-        fs::create_dir(&work).map_err(Error::io("make the directory", &work))?;
         rustix::fs::setxattr(
             &path,
             FROM_XATTR,
@@ -263,6 +286,12 @@ impl Pool for Btrfs {
 
     fn layout(&self, workspace: &WorkspaceId) -> Result<Layout> {
         let layout = self.names.layout(workspace)?;
+        let pool = &self.names.root;
+        let left = rustix::fs::statvfs(pool).map_err(|e| Error::errno("look at", pool, e))?;
+        if left.f_bavail == 0 {
+            // An overlay that cannot make its directories is mounted read-only.
+            self.spare()?;
+        }
         let head = self.head(workspace);
         if let Some(base) = &mut head.lock().unwrap_or_else(PoisonError::into_inner).base {
             base.mounted = true;
@@ -346,9 +375,20 @@ impl Pool for Btrfs {
         let Some(cut) = cut else { return self.create() };
         self.check_disk()?;
         let snapshot = self.open_cut(of, cut)?;
-        let workspace = new_workspace()?;
-        self.make_from(&snapshot, &workspace, &format!("{of}/{cut}"))?;
-        Ok(workspace)
+        let from = format!("{of}/{cut}");
+        loop {
+            let workspace = new_workspace()?;
+            match self.make_from(&snapshot, &workspace, &from) {
+                Ok(()) => return Ok(workspace),
+                Err(error) => {
+                    remove_subvolume(&self.names.heads(), workspace.as_str())?;
+                    // Going back is the way out of a full pool.
+                    if !matches!(error, Error::Full { .. }) || !self.spare()? {
+                        return Err(error);
+                    }
+                }
+            }
+        }
     }
 
     fn fork_as(&self, of: &WorkspaceId, cut: &CutId, workspace: &WorkspaceId) -> Result<()> {
@@ -440,6 +480,18 @@ impl Pool for Btrfs {
         Ok(swept)
     }
 
+    fn can_limit(&self) -> Result<()> {
+        self.can_be_limited()
+    }
+
+    fn limit(&self, workspace: &WorkspaceId, bytes: u64) -> Result<()> {
+        self.set_limit(workspace, bytes)
+    }
+
+    fn used(&self, workspace: &WorkspaceId) -> Result<Option<u64>> {
+        self.taken(workspace)
+    }
+
     fn cost(
         &self,
         workspace: &WorkspaceId,
@@ -461,11 +513,18 @@ impl Pool for Btrfs {
     }
 
     fn usage(&self) -> Result<Usage> {
+        let Some(image) = &self.image else {
+            return crate::gc::usage(&self.names);
+        };
+        // What the image grows by between two looks would be in neither.
+        let _still = image.room().hold_still()?;
         let mut usage = crate::gc::usage(&self.names)?;
-        if let Some(image) = &self.image {
-            let free = image.disk_free()?.saturating_sub(DISK_RESERVE);
+        let grows = image.room().to_come()?;
+        usage.free_bytes += grows;
+        usage.total_bytes += grows;
+        if let Some(free) = image.room().disk_free()? {
             let used = usage.total_bytes - usage.free_bytes;
-            usage.free_bytes = usage.free_bytes.min(free);
+            usage.free_bytes = usage.free_bytes.min(free.saturating_sub(DISK_RESERVE));
             usage.total_bytes = used + usage.free_bytes;
         }
         Ok(usage)

@@ -284,6 +284,22 @@ impl Pool for Copy {
         Ok(swept)
     }
 
+    fn can_limit(&self) -> Result<()> {
+        Err(Error::NoLimits {
+            path: self.names.root.clone(),
+            why: "it copies, and the size of plain directories is nobody's to limit",
+            hint: "leave the limit out, or take another data directory where btrfs can be had: `durable doctor` tells what is missing".into(),
+        })
+    }
+
+    fn limit(&self, _workspace: &WorkspaceId, _bytes: u64) -> Result<()> {
+        self.can_limit()
+    }
+
+    fn used(&self, _workspace: &WorkspaceId) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
     fn cost(
         &self,
         workspace: &WorkspaceId,

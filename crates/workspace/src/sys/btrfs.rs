@@ -110,6 +110,8 @@ const GET_SUBVOL_INFO: libc::c_ulong = ioc(READ, 60, size_of::<RawInfo>());
 /// What the pool wants to know of a subvolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Info {
+    /// The number of its tree.
+    pub(crate) id: u64,
     pub(crate) uuid: [u8; 16],
     pub(crate) parent_uuid: [u8; 16],
     /// The transaction of the last change to any inode in it: live, not as of the last commit.
@@ -140,6 +142,7 @@ pub(crate) fn info(fd: BorrowedFd<'_>) -> Result<Info, Errno> {
     // SAFETY: GET_SUBVOL_INFO fills a btrfs_ioctl_get_subvol_info_args, plain numbers and bytes of this layout.
     unsafe { ioctl(fd, GET_SUBVOL_INFO, &mut raw) }?;
     Ok(Info {
+        id: raw.id,
         uuid: raw.uuid,
         parent_uuid: raw.parent_uuid,
         changed: raw.ctransid,
@@ -278,18 +281,48 @@ fn young_items(
     since: u64,
     mut see: impl FnMut(u64, u32, &[u8]) -> ControlFlow<()>,
 ) -> Result<(), Errno> {
-    let (mut inode, mut kind, mut offset) = (0_u64, 0_u32, 0_u64);
+    let range = Range {
+        tree: OWN_TREE,
+        first: (0, 0, 0),
+        last: (u64::MAX, u32::from(u8::MAX), u64::MAX),
+        since,
+    };
+    items(fd, range, |(inode, kind, _), item| see(inode, kind, item))
+}
+
+/// Where an item stands in its tree: object, kind, offset.
+type Key = (u64, u32, u64);
+
+/// The tree of the subvolume that the descriptor is in.
+const OWN_TREE: u64 = 0;
+
+/// Which items are looked at.
+struct Range {
+    tree: u64,
+    first: Key,
+    last: Key,
+    /// Tree blocks of this transaction and older ones are left out.
+    since: u64,
+}
+
+/// Calls `see` with place and content of each item of a range.
+fn items(
+    fd: BorrowedFd<'_>,
+    range: Range,
+    mut see: impl FnMut(Key, &[u8]) -> ControlFlow<()>,
+) -> Result<(), Errno> {
+    let (mut inode, mut kind, mut offset) = range.first;
     loop {
         let mut raw = Search {
-            tree: 0,
+            tree: range.tree,
             min_inode: inode,
-            max_inode: u64::MAX,
+            max_inode: range.last.0,
             min_offset: offset,
-            max_offset: u64::MAX,
-            min_transid: since + 1,
+            max_offset: range.last.2,
+            min_transid: range.since + 1,
             max_transid: u64::MAX,
             min_type: kind,
-            max_type: u32::from(u8::MAX),
+            max_type: range.last.1,
             count: 4096,
             unused: [0; 9],
             items: [0; 3992],
@@ -314,7 +347,7 @@ fn young_items(
             let Some((item, after)) = after.split_at_checked(len) else {
                 return Err(Errno::IO);
             };
-            if see(inode, kind, item).is_break() {
+            if see((inode, kind, offset), item).is_break() {
                 return Ok(());
             }
             rest = after;
@@ -322,8 +355,257 @@ fn young_items(
         let Some(next) = offset.checked_add(1) else {
             return Err(Errno::IO);
         };
+        if (inode, kind, next) > range.last {
+            return Ok(());
+        }
         offset = next;
     }
+}
+
+const RESIZE: libc::c_ulong = ioc(WRITE, 3, size_of::<RawResize>());
+
+#[repr(C)]
+struct RawResize {
+    fd: i64,
+    name: [u8; 4088],
+}
+
+/// How large the file system is to be on its one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Size {
+    /// All of the device.
+    Whole,
+    /// So many bytes. What lies beyond is moved, which takes its time.
+    Bytes(u64),
+}
+
+/// Gives the file system of `fd` another size; on disk when it returns.
+pub(crate) fn resize(fd: BorrowedFd<'_>, size: Size) -> Result<(), Errno> {
+    let text = match size {
+        Size::Whole => "max".to_owned(),
+        Size::Bytes(bytes) => bytes.to_string(),
+    };
+    let mut raw = RawResize {
+        fd: 0,
+        name: [0; 4088],
+    };
+    raw.name[..text.len()].copy_from_slice(text.as_bytes());
+    // SAFETY: RESIZE reads a btrfs_ioctl_vol_args; the text is far shorter than its field and NUL-terminated.
+    match unsafe { ioctl(fd, RESIZE, &mut raw) }? {
+        0 => Ok(()),
+        // Something else changes its devices at this moment.
+        _ => Err(Errno::BUSY),
+    }
+}
+
+const DEVICE_TREE: u64 = 4;
+const DEVICE_EXTENT: u32 = 204;
+
+/// Returns up to where the file system of `fd` uses its first device, but for what takes no more than `spare` bytes to move.
+pub(crate) fn end_of_use(fd: BorrowedFd<'_>, spare: u64) -> Result<u64, Errno> {
+    let mut extents = Vec::new();
+    let range = Range {
+        tree: DEVICE_TREE,
+        first: (1, DEVICE_EXTENT, 0),
+        last: (1, DEVICE_EXTENT, u64::MAX),
+        since: 0,
+    };
+    // An extent of a device: two numbers, where its chunk is, its length.
+    items(fd, range, |(_, kind, start), item| {
+        if kind == DEVICE_EXTENT && item.len() >= 32 {
+            extents.push((start.saturating_add(number(item, 24)), number(item, 16)));
+        }
+        ControlFlow::Continue(())
+    })?;
+    extents.sort_unstable();
+    let mut moved = 0_u64;
+    for (end, chunk) in extents.into_iter().rev() {
+        moved = moved.saturating_add(used_of(fd, chunk)?);
+        if moved > spare {
+            return Ok(end);
+        }
+    }
+    Ok(0)
+}
+
+const EXTENT_TREE: u64 = 2;
+const BLOCK_GROUP_TREE: u64 = 11;
+const BLOCK_GROUP: u32 = 192;
+
+/// Returns the bytes of a chunk that hold something; all of them where that cannot be told.
+fn used_of(fd: BorrowedFd<'_>, chunk: u64) -> Result<u64, Errno> {
+    for tree in [BLOCK_GROUP_TREE, EXTENT_TREE] {
+        let mut used = None;
+        let range = Range {
+            tree,
+            first: (chunk, BLOCK_GROUP, 0),
+            last: (chunk, BLOCK_GROUP, u64::MAX),
+            since: 0,
+        };
+        let found = items(fd, range, |(at, kind, _), item| {
+            if at == chunk && kind == BLOCK_GROUP && item.len() >= 8 {
+                used = Some(number(item, 0));
+            }
+            ControlFlow::Continue(())
+        });
+        match (found, used) {
+            (_, Some(used)) => return Ok(used),
+            // This file system has no such tree.
+            (Ok(()) | Err(Errno::NOENT), None) => {}
+            (Err(errno), None) => return Err(errno),
+        }
+    }
+    Ok(u64::MAX)
+}
+
+#[repr(C)]
+struct QuotaCtl {
+    command: u64,
+    status: u64,
+}
+const QUOTA_CTL: libc::c_ulong = ioc(READ | WRITE, 40, size_of::<QuotaCtl>());
+const QUOTA_ON: u64 = 1;
+
+#[repr(C)]
+struct QgroupLimit {
+    qgroup: u64,
+    flags: u64,
+    most_referenced: u64,
+    most_exclusive: u64,
+    reserved: [u64; 2],
+}
+const QGROUP_LIMIT: libc::c_ulong = ioc(READ, 43, size_of::<QgroupLimit>());
+const LIMIT_REFERENCED: u64 = 1;
+
+#[repr(C)]
+struct Rescan {
+    flags: u64,
+    progress: u64,
+    reserved: [u64; 6],
+}
+const QUOTA_RESCAN: libc::c_ulong = ioc(WRITE, 44, size_of::<Rescan>());
+const QUOTA_RESCAN_WAIT: libc::c_ulong = ioc(0, 46, 0);
+
+const QUOTA_TREE: u64 = 8;
+const QGROUP_STATUS: u32 = 240;
+const QGROUP_INFO: u32 = 242;
+
+/// What a file system counts for each of its subvolumes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Quota {
+    /// Nothing.
+    Off,
+    /// What each refers to, and the counts are right, or will be when the count under way is done.
+    Counting,
+    /// The same, but something was not counted: it must count anew.
+    Doubtful,
+    /// What each made first, whoever has it now.
+    Simple,
+}
+
+/// Returns what the file system of `fd` counts.
+pub(crate) fn quota(fd: BorrowedFd<'_>) -> Result<Quota, Errno> {
+    const ON: u64 = 1;
+    const RESCAN: u64 = 2;
+    const INCONSISTENT: u64 = 4;
+    const SIMPLE: u64 = 8;
+    let mut flags = 0;
+    // Two numbers, the version and the transaction, then the flags.
+    let found = quota_item(fd, QGROUP_STATUS, 0, |item| {
+        if item.len() >= 24 {
+            flags = number(item, 16);
+        }
+    });
+    match found {
+        // There is no such tree.
+        Err(Errno::NOENT) => return Ok(Quota::Off),
+        found => found?,
+    }
+    Ok(if flags & ON == 0 {
+        Quota::Off
+    } else if flags & SIMPLE != 0 {
+        Quota::Simple
+    } else if flags & INCONSISTENT != 0 && flags & RESCAN == 0 {
+        Quota::Doubtful
+    } else {
+        Quota::Counting
+    })
+}
+
+/// Returns the bytes that a subvolume refers to, as of the last commit; none where they are not counted.
+pub(crate) fn referenced(fd: BorrowedFd<'_>, subvolume: u64) -> Result<Option<u64>, Errno> {
+    let mut bytes = None;
+    // The transaction, then the bytes.
+    let found = quota_item(fd, QGROUP_INFO, subvolume, |item| {
+        if item.len() >= 16 {
+            bytes = Some(number(item, 8));
+        }
+    });
+    match found {
+        Err(Errno::NOENT) => Ok(None),
+        found => found.map(|()| bytes),
+    }
+}
+
+fn quota_item(
+    fd: BorrowedFd<'_>,
+    wanted: u32,
+    of: u64,
+    mut see: impl FnMut(&[u8]),
+) -> Result<(), Errno> {
+    let range = Range {
+        tree: QUOTA_TREE,
+        first: (0, wanted, of),
+        last: (0, wanted, of),
+        since: 0,
+    };
+    items(fd, range, |(_, kind, offset), item| {
+        if kind == wanted && offset == of {
+            see(item);
+        }
+        ControlFlow::Continue(())
+    })
+}
+
+/// Makes the file system of `fd` count what each subvolume refers to, from now on; what is there is counted meanwhile.
+pub(crate) fn count(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut raw = QuotaCtl {
+        command: QUOTA_ON,
+        status: 0,
+    };
+    // SAFETY: QUOTA_CTL takes a btrfs_ioctl_quota_ctl_args of this layout.
+    unsafe { ioctl(fd, QUOTA_CTL, &mut raw) }.map(drop)
+}
+
+/// Begins to count everything anew. Busy: it does so already.
+pub(crate) fn count_anew(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut raw = Rescan {
+        flags: 0,
+        progress: 0,
+        reserved: [0; 6],
+    };
+    // SAFETY: QUOTA_RESCAN takes a btrfs_ioctl_quota_rescan_args of this layout.
+    unsafe { ioctl(fd, QUOTA_RESCAN, &mut raw) }.map(drop)
+}
+
+/// Returns when everything that is there is counted; at once where it is.
+pub(crate) fn counted(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: QUOTA_RESCAN_WAIT takes no argument.
+    unsafe { ioctl(fd, QUOTA_RESCAN_WAIT, &mut ()) }.map(drop)
+}
+
+/// Limits the bytes that the subvolume of `fd` may refer to.
+pub(crate) fn limit(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), Errno> {
+    let mut raw = QgroupLimit {
+        // That of the subvolume itself.
+        qgroup: 0,
+        flags: LIMIT_REFERENCED,
+        most_referenced: bytes,
+        most_exclusive: 0,
+        reserved: [0; 2],
+    };
+    // SAFETY: QGROUP_LIMIT takes a btrfs_ioctl_qgroup_limit_args of this layout.
+    unsafe { ioctl(fd, QGROUP_LIMIT, &mut raw) }.map(drop)
 }
 
 /// Reads a number at `at`; the callers checked the length.
@@ -344,5 +626,9 @@ mod tests {
         assert_eq!(size_of::<RootRefs>(), 4096);
         assert_eq!(size_of::<InoLookup>(), 4096);
         assert_eq!(size_of::<Search>(), 4096);
+        assert_eq!(size_of::<RawResize>(), 4096);
+        assert_eq!(size_of::<QuotaCtl>(), 16);
+        assert_eq!(size_of::<QgroupLimit>(), 48);
+        assert_eq!(size_of::<Rescan>(), 64);
     }
 }

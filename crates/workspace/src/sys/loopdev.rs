@@ -9,6 +9,7 @@ use super::{ioctl, last};
 const CTL_GET_FREE: libc::c_ulong = 0x4C82;
 const CONFIGURE: libc::c_ulong = 0x4C0A;
 const GET_STATUS64: libc::c_ulong = 0x4C05;
+const SET_CAPACITY: libc::c_ulong = 0x4C07;
 const AUTOCLEAR: u32 = 4;
 const DIRECT_IO: u32 = 16;
 
@@ -86,6 +87,15 @@ pub(crate) fn attach(device: BorrowedFd<'_>, image: BorrowedFd<'_>, io: Io) -> R
     };
     // SAFETY: LOOP_CONFIGURE reads a struct loop_config of this layout.
     unsafe { ioctl(device, CONFIGURE, &mut config) }.map(drop)
+}
+
+/// Makes the device as large as its image is now.
+pub(crate) fn follow_size(device: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: LOOP_SET_CAPACITY takes no argument.
+    match unsafe { libc::ioctl(device.as_raw_fd(), SET_CAPACITY) } {
+        -1 => Err(last()),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the device and inode numbers of the file that is attached; none where nothing is.

@@ -5,8 +5,7 @@ use std::io::Write;
 use std::process::Command;
 
 use protocol::CutId;
-use rustix::mount::{MountFlags, mount};
-use workspace::{Error, Options, open_with};
+use workspace::{Error, open_with};
 
 use crate::crash::loops_of;
 use crate::picture::{assert_same, picture};
@@ -90,55 +89,6 @@ fn a_full_pool_is_told_and_earlier_cuts_are_whole() {
     let head = world.pool.create().unwrap();
     write(world.upper(&head).join("a"), "again");
     world.cut(&head, "c1");
-}
-
-/// The image is sparse: the disk below it can be full when it is not.
-#[test]
-fn a_full_disk_below_the_image_is_told_before_anything_breaks() {
-    let Some(world) = World::image() else { return };
-    drop(world);
-    let dir = dir();
-    mount(
-        "tmpfs",
-        dir.path(),
-        "tmpfs",
-        MountFlags::empty(),
-        c"size=400m",
-    )
-    .unwrap();
-    let options = Options {
-        image_bytes: Some(1 << 30),
-        ..small_image()
-    };
-    let pool = open_with(dir.path(), &options).unwrap();
-    let world = World {
-        pool,
-        dir: crate::world::dir(),
-    };
-    let head = world.pool.create().unwrap();
-    write(world.upper(&head).join("a"), "one");
-    let c1 = world.cut(&head, "c1");
-    let ballast = dir.path().join("ballast");
-    let mut file = File::create(&ballast).unwrap();
-    for _ in 0..350 {
-        file.write_all(&vec![1; 1 << 20]).unwrap();
-    }
-    write(world.upper(&head).join("a"), "two");
-    assert!(matches!(world.pool.create(), Err(Error::Full { .. })));
-    assert!(matches!(
-        world.pool.cut(&head, &"c2".parse().unwrap()),
-        Err(Error::Full { .. })
-    ));
-    assert_eq!(world.pool.usage().unwrap().free_bytes, 0);
-    drop(file);
-    fs::remove_file(&ballast).unwrap();
-    world.cut(&head, "c2");
-    assert_eq!(
-        fs::read_to_string(world.pool.cut_path(&head, &c1).join("a")).unwrap(),
-        "one"
-    );
-    drop(world);
-    rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
 }
 
 #[test]

@@ -11,10 +11,14 @@ mod crash;
 #[cfg(test)]
 mod image;
 #[cfg(test)]
+mod limits;
+#[cfg(test)]
 mod overlay;
 #[cfg(test)]
 mod picture;
 #[cfg(test)]
 mod random;
+#[cfg(test)]
+mod room;
 #[cfg(test)]
 mod world;

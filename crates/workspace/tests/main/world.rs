@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use protocol::{CutId, WorkspaceId};
 use rustix::mount::MountFlags;
@@ -115,6 +116,71 @@ impl World {
             .unwrap();
         assert_eq!(cut, None, "{}: a cut of nothing", self.pool.kind());
     }
+}
+
+/// A small disk: an ext4 of its own in a file that takes what is written to it.
+pub(crate) struct Disk {
+    _file: TempDir,
+    at: TempDir,
+}
+
+impl Disk {
+    pub(crate) fn new(bytes: u64) -> Self {
+        workspace::private_mounts().unwrap();
+        let (file, at) = (dir(), dir());
+        let image = file.path().join("disk");
+        fs::File::create(&image).unwrap().set_len(bytes).unwrap();
+        run(Command::new("mkfs.ext4")
+            .args(["-q", "-m", "0"])
+            .arg(&image));
+        run(Command::new("mount")
+            .args(["-o", "loop"])
+            .arg(&image)
+            .arg(at.path()));
+        Self { _file: file, at }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.at.path()
+    }
+
+    /// Takes every block that is left.
+    pub(crate) fn fill(&self) -> PathBuf {
+        let path = self.path().join("ballast");
+        let file = fs::File::create(&path).unwrap();
+        let mut size = 0;
+        for step in [64_u64 << 20, 1 << 20, 4096] {
+            while take(&file, size, step).is_ok() {
+                size += step;
+            }
+        }
+        path
+    }
+
+    pub(crate) fn pool(&self, most: u64) -> Box<dyn Pool> {
+        let options = Options {
+            choice: Choice::Btrfs,
+            image_bytes: Some(most),
+        };
+        open_with(self.path(), &options).unwrap()
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let flags = rustix::mount::UnmountFlags::DETACH;
+        rustix::mount::unmount(self.at.path(), flags).unwrap();
+    }
+}
+
+/// Gives a file blocks without writing them.
+pub(crate) fn take(file: &fs::File, at: u64, bytes: u64) -> rustix::io::Result<()> {
+    rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), at, bytes)
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
 }
 
 pub(crate) fn small_image() -> Options {
