@@ -26,6 +26,7 @@ fn main() -> ExitCode {
     match rest.first().and_then(|first| first.to_str()) {
         Some("__supervisor") => code(daemon::supervise()),
         Some("__relay") => code(daemon::relay(&rest[1..])),
+        Some("__thaw") => code(daemon::thaw()),
         Some("__box") => code(supervisor::box_main(rest[1..].to_vec())),
         Some("__openapi") => code(commands::openapi()),
         Some("__hook") => code(commands::hook(&rest[1..])),

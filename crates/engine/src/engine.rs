@@ -3,22 +3,23 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, RwLock};
 
-use journal::{Append, Durability, New};
+use journal::New;
 use protocol::api::{CreateSandbox, ForkSandbox, SandboxView, SessionView, StartSession};
 use protocol::{
     ApiError, Epoch, ErrorCode, Event, Head, SandboxId, SandboxName, SandboxSpec, Seq, SessionId,
     WorkspaceId,
 };
-use tokio::task::JoinHandle;
-use workspace::{Keep, Pool};
+use tokio::sync::watch;
+use workspace::Keep;
 
 use crate::error;
 use crate::flush::{Flush, Fresh};
+use crate::forks::{self, Claim, Forks, Made};
 use crate::images;
 use crate::machine;
 use crate::models;
 use crate::remote;
-use crate::sandbox::{self, Handle, Place};
+use crate::sandbox::{self, Handle};
 use crate::session;
 use crate::shared::{Shared, now};
 use crate::state::State;
@@ -47,6 +48,16 @@ pub struct Engine {
     sandboxes: RwLock<HashMap<SandboxName, Handle>>,
     /// Those whose journal cannot be folded: they are shown, can be read as far as they go, and be removed.
     damaged: RwLock<HashMap<SandboxName, (SandboxId, ApiError)>>,
+    forks: Forks,
+}
+
+/// A sandbox whose journal was just made, or copied.
+pub(crate) struct Founded {
+    pub(crate) id: SandboxId,
+    pub(crate) name: SandboxName,
+    pub(crate) state: State,
+    pub(crate) head: Head,
+    pub(crate) epoch: Epoch,
 }
 
 impl Engine {
@@ -107,6 +118,8 @@ impl Engine {
                 }
             }
         }
+        let states = folded.iter().map(|(id, _, _, state)| (*id, state));
+        let unmade = forks::finish(&shared, forks::never_ran(states)).await?;
         let strangers = strangers(&shared, &ids);
         // With a damaged journal, or one that lost whole sandboxes, nobody knows what the pool must keep.
         if recovery.damaged == 0 && strangers == 0 {
@@ -121,6 +134,8 @@ impl Engine {
         let mut recovering = Vec::new();
         for (id, name, lease, state) in folded {
             let going_on = state.active_session().map(|(session, _)| session.clone());
+            let failed = unmade.iter().find(|(unmade, _)| unmade.fork == id);
+            let made = failed.map(|(_, problem)| watch::channel(Some(Err(problem.clone()))).1);
             let (handle, recovered) = sandbox::spawn(
                 shared.clone(),
                 id,
@@ -128,6 +143,7 @@ impl Engine {
                 state,
                 lease.head,
                 lease.epoch,
+                made,
             );
             recovering.push((handle.clone(), recovered, going_on));
             sandboxes.insert(name, handle);
@@ -140,6 +156,16 @@ impl Engine {
                 session::spawn(handle, session);
             }
         }
+        let forks = Forks::default();
+        for (unmade, problem) in unmade {
+            let by_id = |id| sandboxes.values().find(|handle: &&Handle| handle.id == id);
+            if let (Some(fork), Some(source)) = (by_id(unmade.fork), by_id(unmade.source)) {
+                // What it is still to be made of stays.
+                let held = source.hold(Some(unmade.cut.to_string())).await?;
+                let fork = (fork.id, fork.name.clone());
+                forks.failed(fork, unmade.source, Arc::new(held), problem);
+            }
+        }
         if let Err(failure) = machine::remember(&shared.config.data) {
             tracing::warn!(%failure, "the next start will take the machine for one that went down");
         }
@@ -149,6 +175,7 @@ impl Engine {
                 shared,
                 sandboxes,
                 damaged,
+                forks,
             },
             recovery,
         ))
@@ -213,17 +240,37 @@ impl Engine {
         };
         let _kept = self.shared.unpacking.read().await;
         images::unpack(&self.shared, &mut spec, asked_cwd).await?;
-        let workspace = self.workspace(|pool| pool.create());
-        let id = self.number(&ask.name).await;
-        let (id, workspace) = self.both(id, workspace).await?;
-        let first = Event::Created { spec, workspace };
-        let made = self.furnish(id, first, None).await;
-        self.begin(id, ask.name, made).await
+        let workspace = new_workspace()?;
+        let (pool, of) = (self.shared.pool.clone(), workspace.clone());
+        let made = tokio::task::spawn_blocking(move || pool.create_as(&of));
+        let first = Event::Created {
+            spec,
+            workspace: workspace.clone(),
+        };
+        let founded = self.found(&ask.name, first, None).await;
+        let made = match made.await {
+            Ok(made) => made.map_err(|e| error::of_pool(&e)),
+            Err(gone) => Err(error::internal("the creation was abandoned", &gone)),
+        };
+        match (founded, made) {
+            (Ok(founded), Ok(())) => Ok(self.begin(founded, None)),
+            (Ok(founded), Err(problem)) => {
+                self.unnumber(founded.id).await;
+                Err(problem)
+            }
+            (Err(problem), made) => {
+                if made.is_ok() {
+                    self.discard(workspace).await;
+                }
+                Err(problem)
+            }
+        }
     }
 
     /// Makes forks of a sandbox at one place: all of them, or none.
     ///
-    /// The source goes on; where no place is given, a cut of it is taken as it is now.
+    /// The source goes on; where no place is given, a cut of it is taken as it is now. A fork is durable on return, though its
+    /// files may still be being made: whoever asks for it waits for them.
     ///
     /// # Errors
     /// `not_found` for the source or the place, `conflict` for a name that is taken.
@@ -231,7 +278,7 @@ impl Engine {
         &self,
         name: &SandboxName,
         ask: ForkSandbox,
-    ) -> Result<Vec<Handle>, ApiError> {
+    ) -> Result<Vec<SandboxView>, ApiError> {
         let distinct: HashSet<&SandboxName> = ask.names.iter().collect();
         if ask.names.is_empty() || ask.names.len() > MAX_FORKS || distinct.len() < ask.names.len() {
             return Err(ApiError::new(
@@ -243,17 +290,17 @@ impl Engine {
         let _kept = self.shared.unpacking.read().await;
         // A place that is given is found first: what is to be started there must be known before a cut is taken.
         let found = match ask.at {
-            Some(at) => Some(source.hold(Some(at)).await?),
+            Some(at) => Some(Claim::new(&source, Some(at)).await?),
             None => None,
         };
-        let at = found.as_ref().map(|held| held.place.at);
+        let at = found.as_ref().map(|claim| claim.held.place.at);
         let mut flush = match ask.flush {
             Some(ask) => Some(Flush::prepare(&source, ask, at).await?),
             None => None,
         };
-        let held = match found {
-            Some(held) => held,
-            None => source.hold(None).await?,
+        let claim = match found {
+            Some(claim) => claim,
+            None => Claim::new(&source, None).await?,
         };
         let spec = source.ask(|reply| sandbox::Request::Spec { reply }).await?;
         if let Some(store) = &spec.replicate {
@@ -261,7 +308,7 @@ impl Engine {
         }
         let mut fresh: Vec<Fresh> = Vec::new();
         if let Some(flush) = &mut flush {
-            let note = flush.note(self, &source, &held.place).await?;
+            let note = flush.note(self, &source, &claim.held.place).await?;
             for _ in &ask.names {
                 fresh.push(flush.fresh(&note)?);
             }
@@ -276,13 +323,13 @@ impl Engine {
                 ..spec.clone()
             };
             let then = fresh.get(at).map(|fresh| fresh.event.clone());
-            self.fork_one(&source, &held.place, spec, then)
+            self.fork_one(&source, &claim, spec, then)
         });
         let results = futures_util::future::join_all(forks).await;
         let (mut made, mut problem) = (Vec::new(), None);
         for result in results {
             match result {
-                Ok(handle) => made.push(handle),
+                Ok(view) => made.push(view),
                 Err(error) => problem = problem.or(Some(error)),
             }
         }
@@ -290,15 +337,16 @@ impl Engine {
             if !fresh.is_empty() {
                 failpoint::hit("before_flushed_start");
             }
-            for (handle, fresh) in made.iter().zip(fresh) {
-                session::spawn(handle.clone(), fresh.session);
+            for (view, fresh) in made.iter().zip(fresh) {
+                session::spawn(self.get(&view.name)?, fresh.session);
             }
             return Ok(made);
         };
         Flush::take_back(&self.shared, &fresh);
-        for handle in made {
-            if let Err(left) = self.remove(&handle.name).await {
-                tracing::warn!(sandbox = %handle.name, error = %left.message, "a fork that was not wanted is left");
+        drop(claim);
+        for view in made {
+            if let Err(left) = self.remove(&view.name).await {
+                tracing::warn!(sandbox = %view.name, error = %left.message, "a fork that was not wanted is left");
             }
         }
         Err(problem)
@@ -307,106 +355,78 @@ impl Engine {
     async fn fork_one(
         &self,
         source: &Handle,
-        place: &Place,
+        claim: &Claim,
         spec: SandboxSpec,
         then: Option<Event>,
-    ) -> Result<Handle, ApiError> {
+    ) -> Result<SandboxView, ApiError> {
         let name = spec.name.clone();
-        let cut = place.cut.clone();
-        let workspace = self.workspace(move |pool| match &cut {
-            Some((of, cut)) => pool.fork(of, cut),
-            None => pool.create(),
-        });
-        let id = self.number(&name).await;
-        let (id, workspace) = self.both(id, workspace).await?;
+        let place = &claim.held.place;
+        let workspace = new_workspace()?;
         let first = Event::Forked {
             spec,
-            workspace,
+            workspace: workspace.clone(),
             from: source.name.clone(),
             from_id: source.id,
             at: place.at,
             cut: place.cut.as_ref().map(|(_, cut)| cut.clone()),
         };
+        let founded = self.found(&name, first, then).await?;
+        failpoint::hit("after_forked");
         let (theirs, own) = (
             self.shared.secret_file(source.id),
-            self.shared.secret_file(id),
+            self.shared.secret_file(founded.id),
         );
-        let made = self.furnish(id, first, then).await;
-        let made = made.and_then(|made| models::copy_endpoint(&theirs, &own).map(|()| made));
-        self.begin(id, name, made).await
-    }
-
-    /// Gives a new sandbox its number and takes its name.
-    pub(crate) async fn number(&self, name: &SandboxName) -> Result<SandboxId, ApiError> {
-        self.shared.store.create(name).await.map_err(|e| match e {
-            journal::Error::NameTaken { .. } => ApiError::new(
-                ErrorCode::Conflict,
-                format!("sandbox `{name}` exists already"),
-            )
-            .hint(format!(
-                "use it, pick another name, or `durable rm {name}` first"
-            )),
-            other => error::of_journal(&other),
-        })
-    }
-
-    /// Starts the task of a sandbox that was just made; takes its journal away where it could not be.
-    pub(crate) async fn begin(
-        &self,
-        id: SandboxId,
-        name: SandboxName,
-        made: Result<(State, Head, Epoch), ApiError>,
-    ) -> Result<Handle, ApiError> {
-        let shared = self.shared.clone();
-        let (state, head, epoch) = match made {
-            Ok(made) => made,
-            Err(problem) => {
-                self.unnumber(id).await;
-                return Err(problem);
-            }
-        };
-        let (handle, _) = sandbox::spawn(shared, id, name.clone(), state, head, epoch);
-        self.write().insert(name, handle.clone());
-        handle.serve_models().await;
-        Ok(handle)
-    }
-
-    /// Makes a workspace, beside whatever else is to be made.
-    fn workspace(
-        &self,
-        make: impl FnOnce(&dyn Pool) -> workspace::Result<WorkspaceId> + Send + 'static,
-    ) -> JoinHandle<workspace::Result<WorkspaceId>> {
+        if let Err(problem) = models::copy_endpoint(&theirs, &own) {
+            self.unnumber(founded.id).await;
+            return Err(problem);
+        }
         let pool = self.shared.pool.clone();
-        tokio::task::spawn_blocking(move || make(&*pool))
-    }
-
-    /// Waits for a new sandbox's workspace. Where it or the number could not be had, the other one is taken back.
-    async fn both(
-        &self,
-        id: Result<SandboxId, ApiError>,
-        workspace: JoinHandle<workspace::Result<WorkspaceId>>,
-    ) -> Result<(SandboxId, WorkspaceId), ApiError> {
-        let workspace = match workspace.await {
-            Ok(made) => made.map_err(|e| error::of_pool(&e)),
-            Err(gone) => Err(error::internal("the creation was abandoned", &gone)),
-        };
-        match (id, workspace) {
-            (Ok(id), Ok(workspace)) => Ok((id, workspace)),
-            (Ok(id), Err(problem)) => {
-                self.unnumber(id).await;
-                Err(problem)
-            }
-            (Err(problem), made) => {
-                if let Ok(workspace) = made {
-                    self.discard(workspace).await;
+        let at_once = pool.forks_at_once();
+        let fork = (founded.id, name.clone());
+        let made = self.forks.begin(pool, fork, claim.clone(), workspace);
+        let Founded {
+            state, head, epoch, ..
+        } = &founded;
+        let view = sandbox::view_of(&name, state, *head, *epoch);
+        self.begin(founded, Some(made.clone()));
+        if at_once {
+            return Ok(view);
+        }
+        match forks::wait(made).await {
+            Ok(()) => Ok(view),
+            Err(problem) => {
+                if let Err(left) = self.remove(&name).await {
+                    tracing::warn!(sandbox = %name, error = %left.message, "a fork without files is left");
                 }
                 Err(problem)
             }
         }
     }
 
+    /// Gives a new sandbox its number and takes its name.
+    pub(crate) async fn number(&self, name: &SandboxName) -> Result<SandboxId, ApiError> {
+        let made = self.shared.store.create(name).await;
+        made.map_err(|e| name_taken(name, e))
+    }
+
+    /// Starts the task of a sandbox that was just made.
+    pub(crate) fn begin(&self, founded: Founded, made: Option<Made>) -> Handle {
+        let Founded {
+            id,
+            name,
+            state,
+            head,
+            epoch,
+        } = founded;
+        let (shared, models) = (self.shared.clone(), state.models.clone());
+        let (handle, _) = sandbox::spawn(shared, id, name.clone(), state, head, epoch, made);
+        handle.serve_these_models(models);
+        self.write().insert(name, handle.clone());
+        handle
+    }
+
     /// Takes back what [`number`](Self::number) gave; the next start removes what this cannot.
-    async fn unnumber(&self, id: SandboxId) {
+    pub(crate) async fn unnumber(&self, id: SandboxId) {
         if let Err(left) = self.shared.store.remove(id).await {
             tracing::warn!(sandbox = %id, error = %error::chain(&left), "an empty journal is left");
         }
@@ -421,60 +441,48 @@ impl Engine {
         }
     }
 
-    /// Makes the state directory and the journal's first event, which names the workspace, with what stands or falls with it.
-    async fn furnish(
+    /// Writes the first event of a new sandbox with its journal, and what stands or falls with it; makes its state directory.
+    async fn found(
         &self,
-        id: SandboxId,
+        name: &SandboxName,
         first: Event,
         then: Option<Event>,
-    ) -> Result<(State, Head, Epoch), ApiError> {
-        let shared = self.shared.clone();
-        let (Event::Created { workspace, .. } | Event::Forked { workspace, .. }) = &first else {
-            return Err(not_first());
-        };
-        let workspace = workspace.clone();
-        if let Err(problem) = state_dir(&shared, id) {
-            self.discard(workspace).await;
-            return Err(problem);
-        }
+    ) -> Result<Founded, ApiError> {
         let events: Vec<New> = std::iter::once(first).chain(then).map(New::from).collect();
-        let (epoch, at) = (Epoch(0).next(), now());
-        // As the fold sees them; it does not look at hashes.
-        let stored = events.iter().zip(1..).map(|(new, seq)| protocol::Stored {
-            seq: Seq(seq),
-            id: new.id,
-            epoch,
-            at,
-            event: new.event.clone(),
-            hash: protocol::GENESIS_HASH,
+        let (node, at) = (&self.shared.config.node, now());
+        let founded = self.shared.store.found(name, node, at, events.clone());
+        let lease = founded.await.map_err(|e| name_taken(name, e))?;
+        let mut stored = events
+            .into_iter()
+            .zip(1..)
+            .map(|(new, seq)| protocol::Stored {
+                seq: Seq(seq),
+                id: new.id,
+                epoch: lease.epoch,
+                at,
+                event: new.event,
+                // The fold does not look at it.
+                hash: lease.head.hash,
+            });
+        let state = stored.next().and_then(|first| State::begin(&first));
+        let state = state.ok_or_else(not_first).map(|mut state| {
+            stored.for_each(|stored| state.apply(&stored));
+            state
         });
-        let stored: Vec<_> = stored.collect();
-        // A journal that was just made has its first lease to give; asked for together, both are one commit.
-        let lease = shared.store.lease(id, &shared.config.node);
-        let append = shared.store.append(Append {
-            sandbox: id,
-            expected: Head::EMPTY.seq,
-            epoch,
-            at,
-            events,
-            durability: Durability::Now,
-        });
-        let appended = match lease.await {
-            Ok(_) => append.await,
-            Err(refused) => Err(refused),
-        };
-        let head = match appended.map_err(|e| error::of_journal(&e)) {
-            Ok(head) => head,
+        let state = state.and_then(|state| state_dir(&self.shared, lease.sandbox).map(|()| state));
+        match state {
+            Ok(state) => Ok(Founded {
+                id: lease.sandbox,
+                name: name.clone(),
+                state,
+                head: lease.head,
+                epoch: lease.epoch,
+            }),
             Err(problem) => {
-                self.discard(workspace).await;
-                return Err(problem);
+                self.unnumber(lease.sandbox).await;
+                Err(problem)
             }
-        };
-        let mut stored = stored.iter();
-        let state = stored.next().and_then(State::begin);
-        let mut state = state.ok_or_else(not_first)?;
-        stored.for_each(|stored| state.apply(stored));
-        Ok((state, head, epoch))
+        }
     }
 
     /// Finds a sandbox.
@@ -582,7 +590,10 @@ impl Engine {
         }
         let handle = self.get(name)?;
         let session = handle.view().await.ok().and_then(|view| view.session);
+        let _alone = handle.forking.write().await;
+        self.forks.let_go(handle.id)?;
         handle.remove().await?;
+        self.forks.forget(handle.id);
         self.write().remove(name);
         // One that has not begun yet has its endpoint still kept for it.
         if let Some(session) = session {
@@ -696,6 +707,23 @@ fn state_dir(shared: &Shared, id: SandboxId) -> Result<(), ApiError> {
     let dir = shared.state_dir(id).join(protocol::paths::state::SPOOL);
     std::fs::create_dir_all(&dir)
         .map_err(|e| error::internal(&format!("cannot make {}", dir.display()), &e))
+}
+
+fn new_workspace() -> Result<WorkspaceId, ApiError> {
+    workspace::new_workspace().map_err(|e| error::of_pool(&e))
+}
+
+fn name_taken(name: &SandboxName, refused: journal::Error) -> ApiError {
+    match refused {
+        journal::Error::NameTaken { .. } => ApiError::new(
+            ErrorCode::Conflict,
+            format!("sandbox `{name}` exists already"),
+        )
+        .hint(format!(
+            "use it, pick another name, or `durable rm {name}` first"
+        )),
+        other => error::of_journal(&other),
+    }
 }
 
 fn not_first() -> ApiError {

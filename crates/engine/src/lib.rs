@@ -12,6 +12,7 @@ mod engine;
 mod error;
 mod files;
 mod flush;
+mod forks;
 mod handoff;
 mod images;
 mod link;

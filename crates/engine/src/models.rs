@@ -110,13 +110,20 @@ impl Ledger for Writer {
 impl Handle {
     /// Opens the gateway and its socket. A failure is logged: the sandbox works without, its models do not.
     pub(crate) async fn serve_models(&self) {
-        if let Err(problem) = self.try_serve_models().await {
-            tracing::error!(sandbox = %self.name, error = %problem.message, "no model gateway");
+        match self.ask(|reply| Request::Models { reply }).await {
+            Ok(models) => self.serve_these_models(models),
+            Err(problem) => no_gateway(self, &problem),
         }
     }
 
-    async fn try_serve_models(&self) -> Result<(), ApiError> {
-        let models = self.ask(|reply| Request::Models { reply }).await?;
+    /// The same where it is known what the journal holds of them.
+    pub(crate) fn serve_these_models(&self, models: gateway::Models) {
+        if let Err(problem) = self.try_serve_models(models) {
+            no_gateway(self, &problem);
+        }
+    }
+
+    fn try_serve_models(&self, models: gateway::Models) -> Result<(), ApiError> {
         let endpoint = Endpoint::of(&self.shared, self.id)?;
         let upstream = endpoint.map(|e| e.upstream()).transpose()?;
         let listener = listen(&self.state_dir())
@@ -236,6 +243,10 @@ pub(crate) fn copy_endpoint(from: &Path, to: &Path) -> Result<(), ApiError> {
         Some(endpoint) => save(to, &endpoint).map_err(|e| unusable(&e)),
         None => Ok(()),
     }
+}
+
+fn no_gateway(handle: &Handle, problem: &ApiError) {
+    tracing::error!(sandbox = %handle.name, error = %problem.message, "no model gateway");
 }
 
 /// Listens in the state directory, whose path may be longer than a socket address.

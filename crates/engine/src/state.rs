@@ -466,6 +466,15 @@ impl State {
         self.cuts.iter().find(|cut| cut.id == *id)
     }
 
+    /// Returns the source and the cut of a fork whose files are still that cut's: nothing was ever run in it.
+    #[must_use]
+    pub fn as_forked(&self) -> Option<(SandboxId, &CutId)> {
+        let parent = self.parent.as_ref()?;
+        let untouched = self.ops.is_empty() && self.abandoned.is_empty() && self.branch == 0;
+        let cut = parent.cut.as_ref()?;
+        (untouched && self.cuts.iter().any(|kept| kept.id == *cut)).then_some((parent.id, cut))
+    }
+
     /// Returns the stretches of the journal that lead to `place`, the latest first: what a rewind left is in none.
     fn timeline(&self, place: Seq) -> Vec<(Seq, Seq)> {
         let mut stretches = Vec::new();

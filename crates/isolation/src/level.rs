@@ -83,6 +83,25 @@ pub struct Check {
     pub remedy: String,
 }
 
+/// A sandbox whose processes stand still. Dropped, it lets them go on.
+pub struct Frozen(Option<Box<dyn FnOnce() + Send>>);
+
+impl Frozen {
+    /// Keeps what lets them go on.
+    #[must_use]
+    pub fn new(thaw: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(thaw)))
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        if let Some(thaw) = self.0.take() {
+            thaw();
+        }
+    }
+}
+
 /// A way of isolating. All functions block; call them where blocking is allowed.
 pub trait Level: Send + Sync {
     /// Starts a sandbox and returns when its supervisor serves.
@@ -99,6 +118,13 @@ pub trait Level: Send + Sync {
 
     /// Whether PID 1 of the sandbox still lives.
     fn alive(&self, running: &Running) -> bool;
+
+    /// Stops every process of the sandbox, the supervisor included, until what is returned is dropped, or this process is no
+    /// more. None where they cannot be stopped here, or not soon: then all of them run.
+    fn freeze(&self, running: &Running) -> Option<Frozen>;
+
+    /// Lets a sandbox go on that a process before this one stopped, whatever became of it.
+    fn thaw(&self, running: &Running);
 
     /// Kills the sandbox. On return every process of it is gone and its cgroups are removed. May be called again.
     ///

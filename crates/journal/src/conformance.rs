@@ -94,6 +94,28 @@ cases! {
         assert_eq!(refused, Err(Error::NameTaken { name: name("a"), by }));
     }
 
+    async fn a_journal_is_founded_with_its_first_events_or_not_at_all(store) {
+        let by = store.create(&name("a")).await.expect("a free name");
+        let first = append(SandboxId(0), 0, Epoch(1), &["one", "two"]);
+        let refused = store.found(&name("a"), "node", first.at, first.events.clone()).await;
+        assert_eq!(refused, Err(Error::NameTaken { name: name("a"), by }));
+        let nothing = store.found(&name("b"), "node", first.at, Vec::new()).await;
+        assert_eq!(nothing, Err(Error::NothingToAppend { sandbox: SandboxId(0) }));
+        assert_eq!(store.list().await, Ok(vec![(by, name("a"))]));
+
+        let lease = store.found(&name("b"), "node", first.at, first.events).await.expect("a free name");
+        assert!(lease.sandbox > by);
+        assert_eq!(lease.epoch, Epoch(1));
+        assert_eq!(store.head(lease.sandbox).await, Ok(lease.head));
+        assert_eq!(texts(&store, lease.sandbox, 1, 9).await, ["one", "two"]);
+        // It is leased: it goes on at once, takes no copy, and is no litter.
+        let next = store.append(append(lease.sandbox, 2, lease.epoch, &["three"])).await;
+        assert_eq!(next.expect("the lease holds").seq, Seq(3));
+        assert_eq!(store.unleased().await, Ok(vec![by]));
+        let whole = store.verify(lease.sandbox, None).await.expect("a report");
+        assert_eq!((whole.head.seq, whole.damage), (Seq(3), Vec::new()));
+    }
+
     async fn an_unknown_sandbox_is_refused_everywhere(store) {
         let sandbox = SandboxId(77);
         let unknown = Error::UnknownSandbox { sandbox };

@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use protocol::{
-    EVENT_VERSION, Epoch, Event, EventId, Head, SandboxId, SandboxName, Seq, Stored, chain_hash,
+    EVENT_VERSION, Epoch, Event, EventId, Head, SandboxId, SandboxName, Seq, Stored, UnixMillis,
+    chain_hash,
 };
 use tokio::sync::watch;
 
 use crate::encoded::{decoded, encode};
 use crate::{
-    Append, BoxFuture, Damage, Error, Failure, Flaw, Lease, Raw, Report, Resolution, Store,
+    Append, BoxFuture, Damage, Error, Failure, Flaw, Lease, New, Raw, Report, Resolution, Store,
 };
 
 struct Journal {
@@ -89,6 +90,41 @@ impl State {
         }
         journal.tail.send_replace(head.seq);
         Ok(head)
+    }
+
+    fn create(&mut self, name: &SandboxName) -> Result<SandboxId, Error> {
+        if let Some((by, _)) = self.journals.iter().find(|(_, j)| j.name == *name) {
+            return Err(Error::NameTaken {
+                name: name.clone(),
+                by: *by,
+            });
+        }
+        self.last = self.last.next();
+        let journal = Journal {
+            name: name.clone(),
+            epoch: Epoch(0),
+            leased: false,
+            events: Vec::new(),
+            tail: watch::Sender::new(Seq(0)),
+        };
+        self.journals.insert(self.last, journal);
+        Ok(self.last)
+    }
+
+    fn found(&mut self, name: &SandboxName, first: Append) -> Result<Lease, Error> {
+        encode(&first)?;
+        let sandbox = self.create(name)?;
+        let epoch = self.lease(&[sandbox])?[0].epoch;
+        let head = self.append(Append {
+            sandbox,
+            epoch,
+            ..first
+        })?;
+        Ok(Lease {
+            sandbox,
+            epoch,
+            head,
+        })
     }
 
     fn import(&mut self, sandbox: SandboxId, events: Vec<Raw>) -> Result<Head, Error> {
@@ -219,24 +255,17 @@ fn intact(prev: &[u8; 32], stored: &Stored) -> bool {
 
 impl Store for Oracle {
     fn create(&self, name: &SandboxName) -> BoxFuture<Result<SandboxId, Error>> {
-        let mut state = self.state();
-        if let Some((by, _)) = state.journals.iter().find(|(_, j)| j.name == *name) {
-            return ready(Err(Error::NameTaken {
-                name: name.clone(),
-                by: *by,
-            }));
-        }
-        state.last = state.last.next();
-        let id = state.last;
-        let journal = Journal {
-            name: name.clone(),
-            epoch: Epoch(0),
-            leased: false,
-            events: Vec::new(),
-            tail: watch::Sender::new(Seq(0)),
-        };
-        state.journals.insert(id, journal);
-        ready(Ok(id))
+        ready(self.state().create(name))
+    }
+
+    fn found(
+        &self,
+        name: &SandboxName,
+        _node: &str,
+        at: UnixMillis,
+        events: Vec<New>,
+    ) -> BoxFuture<Result<Lease, Error>> {
+        ready(self.state().found(name, Append::first(at, events)))
     }
 
     fn lease(&self, sandbox: SandboxId, _node: &str) -> BoxFuture<Result<Lease, Error>> {

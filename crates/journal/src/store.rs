@@ -63,6 +63,20 @@ pub struct Append {
     pub durability: Durability,
 }
 
+impl Append {
+    /// The first events of a journal that is still to get its number.
+    pub(crate) fn first(at: UnixMillis, events: Vec<New>) -> Self {
+        Self {
+            sandbox: SandboxId(0),
+            expected: Head::EMPTY.seq,
+            epoch: Epoch(0).next(),
+            at,
+            events,
+            durability: Durability::Now,
+        }
+    }
+}
+
 /// The right to write one journal, and the head it was taken at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
@@ -104,6 +118,17 @@ impl fmt::Display for Resolution {
 pub trait Store: Send + Sync + 'static {
     /// Makes an empty journal under a name that no living journal has. The id is never given again, not even after [`remove`](Self::remove).
     fn create(&self, name: &SandboxName) -> BoxFuture<Result<SandboxId, Error>>;
+
+    /// Makes a journal that begins with these events, and takes its first lease: all of it in one commit, or nothing.
+    ///
+    /// The lease that is returned is at the head that the events made. Refused with [`Error::NameTaken`], and as an append is.
+    fn found(
+        &self,
+        name: &SandboxName,
+        node: &str,
+        at: UnixMillis,
+        events: Vec<New>,
+    ) -> BoxFuture<Result<Lease, Error>>;
 
     /// Takes the right to write: the epoch grows by one, and a holder of an older one is refused from then on.
     ///

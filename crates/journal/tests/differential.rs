@@ -55,6 +55,21 @@ impl World {
         }
     }
 
+    async fn found(&mut self) {
+        let name = format!("n{}", self.rng.random_range(0..12))
+            .parse()
+            .unwrap();
+        let texts = &["one", "two"][..self.rng.random_range(0..3)];
+        let first = append(SandboxId(0), 0, Epoch(1), texts);
+        self.ids.extend(first.events.iter().map(|new| new.id));
+        let founded =
+            both!(self, store => store.found(&name, "node", first.at, first.events.clone()));
+        if let Ok(lease) = founded {
+            let known = (lease.sandbox, lease.head.seq, lease.epoch);
+            self.known.push(known);
+        }
+    }
+
     async fn lease(&mut self) {
         let picked: Vec<SandboxId> = (0..self.rng.random_range(0..4))
             .map(|_| self.pick().0)
@@ -133,7 +148,8 @@ async fn run(seed: u64) {
     };
     for _ in 0..STEPS {
         match world.rng.random_range(0..100) {
-            0..8 => world.create().await,
+            0..5 => world.create().await,
+            5..8 => world.found().await,
             8..18 => world.lease().await,
             18..70 => world.append().await,
             70..95 => world.look().await,

@@ -81,7 +81,10 @@ pub(crate) fn make_head(head: &Path) -> Result<()> {
 }
 
 /// Returns a workspace name that was never used: 64 random bits.
-pub(crate) fn new_workspace() -> Result<WorkspaceId> {
+///
+/// # Errors
+/// The system gives no random bytes.
+pub fn new_workspace() -> Result<WorkspaceId> {
     let mut bytes = [0; 8];
     crate::sys::random(&mut bytes).map_err(|errno| Error::errno("read", "/dev/urandom", errno))?;
     let text = format!("w-{:016x}", u64::from_le_bytes(bytes));

@@ -74,12 +74,19 @@ pub trait Pool: Send + Sync {
     /// Returns the engine's name: `btrfs` or `copy`.
     fn kind(&self) -> &'static str;
 
-    /// Makes an empty head under a name that was never used before.
+    /// Makes an empty head under a name from [`new_workspace`](crate::new_workspace). One that is there already: nothing.
     ///
-    /// Not durable on return, for it holds nothing yet: where a power cut took it, [`Pool::gc`] makes it again, empty, under
-    /// its name. A crash before the caller wrote the name down leaves a head for [`Pool::gc`]. May be repeated; it
-    /// makes another.
-    fn create(&self) -> Result<WorkspaceId>;
+    /// Not durable on return, for it holds nothing yet: where a crash or a power cut took it, [`Pool::gc`] makes it again, empty,
+    /// under its name. So the name may be written down first.
+    fn create_as(&self, workspace: &WorkspaceId) -> Result<()>;
+
+    /// Makes an empty head as [`Pool::create_as`] does, under a new name. A crash before the caller wrote that down leaves a
+    /// head for [`Pool::gc`].
+    fn create(&self) -> Result<WorkspaceId> {
+        let workspace = crate::new_workspace()?;
+        self.create_as(&workspace)?;
+        Ok(workspace)
+    }
 
     /// Returns the directories of a head.
     ///
@@ -93,16 +100,29 @@ pub trait Pool: Send + Sync {
     /// `None`: nothing changed, nothing was made. Mounting an overlay over the head, which writes to `work`, is no change;
     /// an access time is one, so mount it `noatime`. That nothing changed is proven; now and then a cut is
     /// made though nothing did (a file that was deleted before the last cut and closed after it).
-    /// `Some`: every write that returned before this call is in it, and it is durable. Of what is written during the call, it
-    /// has a part: up to the middle of one write, and on btrfs the file may have its new length already and zeros at its
-    /// end. Stop the writers to have none of that. A crash in the middle leaves
+    /// `Some`: every write that returned before this call is in it, and it is durable. A crash in the middle leaves
     /// either nothing or a whole cut that no journal names: [`Pool::gc`] removes it, and the next cut compares with the
     /// last one that is there.
+    ///
+    /// `still` is called right before the instant that the cut shows, to stop the writers; what it returns is dropped right
+    /// after. It is not called where nothing changed, nor by a pool that copies, whose cut shows no instant. Where the writers
+    /// go on, the cut has a part of what they write meanwhile: up to the middle of one write, of one file and not of another
+    /// that was written before, and on btrfs a file may have its new length already and zeros at its end.
     ///
     /// # Errors
     /// [`crate::Error::CutExists`] if the name is taken; [`crate::Error::Full`] if the pool is, with earlier cuts intact.
     /// After an error no cut of this name exists and the call may be repeated.
-    fn cut(&self, workspace: &WorkspaceId, cut: &CutId) -> Result<Option<Cut>>;
+    fn cut_still(
+        &self,
+        workspace: &WorkspaceId,
+        cut: &CutId,
+        still: &dyn Fn() -> Box<dyn Send>,
+    ) -> Result<Option<Cut>>;
+
+    /// Takes a cut as [`Pool::cut_still`] does, of writers that go on.
+    fn cut(&self, workspace: &WorkspaceId, cut: &CutId) -> Result<Option<Cut>> {
+        self.cut_still(workspace, cut, &|| Box::new(()))
+    }
 
     /// Makes a new head with the content of a cut of `of`; without a cut, an empty one as by [`Pool::create`].
     ///
@@ -110,15 +130,25 @@ pub trait Pool: Send + Sync {
     /// in the middle leaves a head for [`Pool::gc`]. May be repeated; it makes another.
     fn restore(&self, of: &WorkspaceId, cut: Option<&CutId>) -> Result<WorkspaceId>;
 
-    /// Makes a new head with the content of a cut of `of`, and keeps that cut under the same name among the new head's own:
-    /// whatever becomes of `of`, the new workspace has everything.
+    /// Makes a new head with the content of a cut of `of`, under a name from [`new_workspace`](crate::new_workspace), and
+    /// keeps that cut under its own name among the new head's: whatever becomes of `of`, the new workspace has everything.
     ///
-    /// Durable on return. A crash in the middle leaves a head or a cut for [`Pool::gc`]. May be repeated; it makes
-    /// another.
+    /// Durable on return. What a crash left out is made by the same call again, which leaves alone what is there; so the
+    /// name may be written down first, and the call repeated as long as nobody wrote to the head.
     ///
     /// # Errors
-    /// [`crate::Error::NoCut`] if there is none of that name; [`crate::Error::Full`] if the pool is.
-    fn fork(&self, of: &WorkspaceId, cut: &CutId) -> Result<WorkspaceId>;
+    /// [`crate::Error::NoCut`] if there is none of that name; [`crate::Error::Full`] if the pool is. Nothing is left then.
+    fn fork_as(&self, of: &WorkspaceId, cut: &CutId, workspace: &WorkspaceId) -> Result<()>;
+
+    /// Forks as [`Pool::fork_as`] does, under a new name. A crash in the middle leaves a head or a cut for [`Pool::gc`].
+    fn fork(&self, of: &WorkspaceId, cut: &CutId) -> Result<WorkspaceId> {
+        let workspace = crate::new_workspace()?;
+        self.fork_as(of, cut, &workspace)?;
+        Ok(workspace)
+    }
+
+    /// Whether a fork takes the same short time whatever the files are, and fails only where the pool does.
+    fn forks_at_once(&self) -> bool;
 
     /// Returns where the tree of a cut is. Whether it is there is not looked up. The tree must not be written to.
     fn cut_path(&self, workspace: &WorkspaceId, cut: &CutId) -> PathBuf;

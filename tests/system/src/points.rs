@@ -29,6 +29,9 @@ pub const ALL: &[&str] = &[
     "after_push_ref",
     "mid_pull",
     "before_pulled",
+    "after_forked",
+    "mid_fork",
+    "frozen",
 ];
 
 /// A process that stands at a place. Dropped, it is let go on.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use system_tests::{Res, World, process, trouble};
 
-use crate::support::{op, settled, world};
+use crate::support::{SOON, op, settled, world};
 
 /// Writes a file in `ada` in an operation of its own.
 fn write(world: &World, id: &str, text: &str) -> Res<()> {
@@ -65,6 +65,88 @@ fn a_fork_is_a_clone_with_a_journal_of_its_own_and_outlives_its_source() -> Res<
     process::kill(world.daemon().ok_or_else(|| trouble("no daemon"))?);
     world.must(&["rewind", "try-1", "--to", "start"])?;
     assert_eq!(read(&world, "try-1")?, "1\n");
+    world.end_clean()
+}
+
+#[test]
+fn a_fork_that_a_daemon_was_killed_over_is_whole_afterwards() -> Res<()> {
+    for point in ["after_forked", "mid_fork"] {
+        let world = World::new(point)?.with_points()?;
+        world.create("ada", &[])?;
+        write(&world, "one", "1")?;
+        let hit = world.points()?.arm(&[point], 0);
+        let fork = world.start(&["fork", "ada", "--name", "try"])?;
+        let at = hit.recv_timeout(Duration::from_secs(30))?;
+        process::kill(world.daemon().ok_or_else(|| trouble("no daemon"))?);
+        world.points()?.disarm();
+        drop(at);
+        drop(fork.finish()?);
+        // It needs nothing of its source any more, and differs from it in nothing.
+        assert_eq!(world.must(&["diff", "ada", "try"])?.out(), "", "{point}");
+        world.must(&["rm", "ada"])?;
+        assert_eq!(read(&world, "try")?, "1\n", "{point}");
+        world.must(&["exec", "try", "--", "sh", "-c", "echo 2 > f"])?;
+        world.must(&["rewind", "try", "--to", "start"])?;
+        assert_eq!(read(&world, "try")?, "1\n", "{point}");
+        world.end_clean()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_cut_of_running_writers_shows_one_instant() -> Res<()> {
+    let world = world("instant")?;
+    let gate = world.effects().gate("instant")?;
+    // Each line is in `a` before it is in `b`; lines longer than a page are easily torn.
+    let script = format!(
+        "pad=$(head -c 6000 /dev/zero | tr '\\0' x); echo go; i=0
+         while :; do i=$((i+1)); echo \"$i $pad\" >> a; echo \"$i $pad\" >> b; done & read -r x < {}; kill $!",
+        gate.inside()
+    );
+    let running = world.start(&["exec", "ada", "--op", "runs", "--", "bash", "-c", &script])?;
+    assert!(running.wait_out(3, Duration::from_secs(30)));
+    for nth in 0..12 {
+        let fork = format!("try-{nth}");
+        world.must(&["fork", "ada", "--name", &fork])?;
+        let look = "for f in a b; do tr -d '\\0' < $f | wc -c; wc -c < $f; tail -n 1 $f | cut -d' ' -f1; done";
+        let seen = world.must(&["exec", &fork, "--", "sh", "-c", look])?.out();
+        let seen: Vec<u64> = seen.lines().map(|n| n.parse().unwrap_or(0)).collect();
+        let [a_text, a_size, a_last, b_text, b_size, b_last] = seen[..] else {
+            return Err(trouble(format!("cannot read {seen:?}")));
+        };
+        assert_eq!((a_text, b_text), (a_size, b_size), "no holes: {seen:?}");
+        assert!(a_last == b_last || a_last == b_last + 1, "{seen:?}");
+        world.must(&["rm", &fork])?;
+    }
+    gate.open()?;
+    assert_eq!(running.finish()?.code, Some(0));
+    world.end_clean()
+}
+
+#[test]
+fn what_a_killed_daemon_had_stopped_goes_on_without_it() -> Res<()> {
+    let world = World::new("frozen")?.with_points()?;
+    world.create("ada", &[])?;
+    let script = format!(
+        "while :; do echo tick > {}; echo tick >> f; sleep 0.01; done",
+        world.effects().inside()
+    );
+    world.must(&["exec", "ada", "-d", "--", "bash", "-c", &script])?;
+    assert!(world.effects().wait("tick", 3, SOON));
+    let hit = world.points()?.arm(&["frozen"], 0);
+    let mut checkpoint = world.start(&["checkpoint", "ada"])?;
+    let at = hit.recv_timeout(Duration::from_secs(30))?;
+    let ticks = world.effects().lines("tick")?.len();
+    // Clients that find no daemon start one.
+    checkpoint.kill();
+    process::kill(world.daemon().ok_or_else(|| trouble("no daemon"))?);
+    let goes_on = world.effects().wait("tick", ticks + 3, SOON);
+    assert!(goes_on, "nobody let the operation go on");
+    assert!(world.daemon().is_none(), "nobody started another daemon");
+    world.points()?.disarm();
+    drop(at);
+    world.must(&["checkpoint", "ada"])?;
+    world.must(&["stop", "ada", "--grace", "0"])?;
     world.end_clean()
 }
 

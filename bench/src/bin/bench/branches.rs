@@ -124,6 +124,21 @@ impl Bench<'_> {
         Ok((names, took))
     }
 
+    /// Makes forks and waits for their files; the milliseconds to both.
+    fn fork_and_wait(
+        &mut self,
+        count: usize,
+        at: Option<&str>,
+    ) -> Result<(Vec<SandboxName>, f64, f64), Failure> {
+        let begun = Instant::now();
+        let (names, took) = self.fork(count, at)?;
+        for name in &names {
+            // A fork answers when its files are there.
+            let _view: SandboxView = self.api.get(&format!("/v1/sandboxes/{name}"))?;
+        }
+        Ok((names, took, millis(begun.elapsed())))
+    }
+
     fn remove(&mut self, names: &[SandboxName]) -> Result<f64, Failure> {
         let begun = Instant::now();
         for name in names {
@@ -143,14 +158,14 @@ impl Bench<'_> {
     fn forks(&mut self, rounds: usize, tree: &Path) -> Result<Group, Failure> {
         self.checkpoint(Some("base"))?;
         let mut group = Group::new(format!(
-            "fork of {}: journaled and on disk, through the API",
+            "fork of {}, through the API: announced (in the journal, on disk), and with its files",
             self.what
         ));
-        let (mut cut, mut live, mut gone) =
-            (Sample::default(), Sample::default(), Sample::default());
+        let [mut cut, mut made, mut live, mut gone] = [(); 4].map(|()| Sample::default());
         for _ in 0..rounds {
-            let (names, took) = self.fork(1, Some("base"))?;
+            let (names, took, all) = self.fork_and_wait(1, Some("base"))?;
             cut.push(took);
+            made.push(all);
             gone.push(self.remove(&names)?);
         }
         for _ in 0..rounds.div_ceil(3) {
@@ -165,8 +180,8 @@ impl Bench<'_> {
                     .call(Method::PUT, &path, Some(&command(&["sh", "-c", &script])))?;
             let out = format!("{path}/output/stdout?follow=true");
             wait_for_output(self.world, &out)?;
-            let (names, took) = self.fork(1, None)?;
-            live.push(took);
+            let (names, _, all) = self.fork_and_wait(1, None)?;
+            live.push(all);
             let mut fork = self.world.connect()?;
             let read = fork.exec(
                 names[0].as_str(),
@@ -184,8 +199,9 @@ impl Bench<'_> {
                 self.api
                     .call(Method::POST, &format!("{path}/cancel"), None::<&()>)?;
         }
-        group.line("durable, of a checkpoint", Unit::Millis, &cut);
-        group.line("durable, of the running sandbox", Unit::Millis, &live);
+        group.line("durable, of a checkpoint, announced", Unit::Millis, &cut);
+        group.line("durable, of a checkpoint, made", Unit::Millis, &made);
+        group.line("durable, of the running sandbox, made", Unit::Millis, &live);
         group.line("durable, removing a fork", Unit::Millis, &gone);
         let mut copies = Sample::default();
         let copy = self.world.dir().join("copy");
@@ -198,7 +214,7 @@ impl Bench<'_> {
         group.peer("cp -a, not synced", Unit::Millis, &copies);
         let medians = (
             group.median(0).unwrap_or(0.0),
-            group.median(1).unwrap_or(0.0),
+            group.median(2).unwrap_or(0.0),
         );
         group.at_most("fork of a checkpoint: at most 5 ms", medians.0, 5.0);
         group.at_most("fork of a running sandbox: at most 50 ms", medians.1, 50.0);
@@ -207,13 +223,15 @@ impl Bench<'_> {
 
     fn many_forks(&mut self, rounds: usize, count: usize) -> Result<Group, Failure> {
         let mut group = Group::new(format!("{count} forks at once, all of them"));
-        let mut sample = Sample::default();
+        let (mut sample, mut made) = (Sample::default(), Sample::default());
         for _ in 0..rounds {
-            let (names, took) = self.fork(count, Some("base"))?;
+            let (names, took, all) = self.fork_and_wait(count, Some("base"))?;
             sample.push(took);
+            made.push(all);
             self.remove(&names)?;
         }
-        group.line("durable", Unit::Millis, &sample);
+        group.line("durable, announced", Unit::Millis, &sample);
+        group.line("durable, made", Unit::Millis, &made);
         Ok(group)
     }
 
@@ -330,7 +348,7 @@ impl Bench<'_> {
         let (mut first, mut last) = (Sample::default(), Sample::default());
         let mut all = Vec::new();
         for nth in 0..count {
-            let (names, took) = self.fork(1, Some("base"))?;
+            let (names, _, took) = self.fork_and_wait(1, Some("base"))?;
             all.extend(names);
             if nth < tenth {
                 first.push(took);
@@ -466,7 +484,7 @@ impl Bench<'_> {
             Ok(sum as f64 / f64::from(1 << 20))
         };
         let before = used(self.world)?;
-        let (names, _) = self.fork(count, Some("base"))?;
+        let (names, ..) = self.fork_and_wait(count, Some("base"))?;
         let after = used(self.world)?;
         self.remove(&names)?;
         let mut group = Group::new(format!("space of a fork, of {count} forks together"));

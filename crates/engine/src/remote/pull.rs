@@ -17,7 +17,7 @@ use super::{
     JOURNAL, Note, OUTPUT, address, cache, check_device, cut_ref, main_ref, not_there, note,
     of_blob, open_existing, outputs,
 };
-use crate::engine::{Engine, fold};
+use crate::engine::{Engine, Founded, fold};
 use crate::sandbox::Handle;
 use crate::shared::{Shared, now};
 use crate::state::State;
@@ -56,8 +56,22 @@ impl Engine {
             called: ask.from.clone(),
             from: address(&ask.store, &ask.from),
         };
-        let made = incoming.run().await;
-        self.begin(sandbox, ask.name, made).await
+        match incoming.run().await {
+            Ok((state, head, epoch)) => {
+                let founded = Founded {
+                    id: sandbox,
+                    name: ask.name,
+                    state,
+                    head,
+                    epoch,
+                };
+                Ok(self.begin(founded, None))
+            }
+            Err(problem) => {
+                self.unnumber(sandbox).await;
+                Err(problem)
+            }
+        }
     }
 }
 

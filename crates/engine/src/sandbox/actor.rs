@@ -18,6 +18,7 @@ use super::cuts::Settling;
 use super::life::{AfterCrash, Crashed, Up};
 use super::replicate::{Replica, Waits};
 use super::{Attached, Handle, Progress, QUEUE, Reply, Request, StdinState};
+use crate::forks::{self, Made};
 use crate::link::Link;
 use crate::shared::{Shared, now};
 use crate::state::{Op, OpState, State};
@@ -137,7 +138,7 @@ pub(super) struct Sandbox {
     pub(super) replica: Replica,
 }
 
-/// Starts the task of a sandbox whose journal was folded to `head` under `epoch`.
+/// Starts the task of a sandbox whose journal was folded to `head` under `epoch`. It answers nobody before the files are made.
 pub(crate) fn spawn(
     shared: Arc<Shared>,
     id: SandboxId,
@@ -145,6 +146,7 @@ pub(crate) fn spawn(
     state: State,
     head: Head,
     epoch: Epoch,
+    made: Option<Made>,
 ) -> (Handle, oneshot::Receiver<()>) {
     let (requests, incoming) = mpsc::channel(QUEUE);
     let (done, finished) = mpsc::unbounded_channel();
@@ -157,6 +159,7 @@ pub(crate) fn spawn(
         requests,
         sender: sender.clone(),
         gateway: Arc::default(),
+        forking: Arc::default(),
     };
     let mut sandbox = Sandbox {
         id,
@@ -193,8 +196,17 @@ pub(crate) fn spawn(
         sandbox.enliven(&op);
     }
     tokio::spawn(async move {
-        sandbox.recover();
-        sandbox.replicate_anew();
+        let made = match made {
+            Some(made) => forks::wait(made).await,
+            None => Ok(()),
+        };
+        match made {
+            Ok(()) => {
+                sandbox.recover();
+                sandbox.replicate_anew();
+            }
+            Err(problem) => sandbox.fail(problem),
+        }
         sandbox.run(incoming, finished).await;
     });
     (handle, recovery)
@@ -701,29 +713,36 @@ impl Sandbox {
             Phase::Up { boot, .. } => (SandboxState::Running, Some(*boot)),
             Phase::Stopping { boot, .. } => (SandboxState::Stopping, Some(*boot)),
         };
+        let problem = self.problem.as_ref().or(self.replica.trouble.as_ref());
         SandboxView {
-            name: self.name.clone(),
             state,
-            problem: self
-                .problem
-                .as_ref()
-                .or(self.replica.trouble.as_ref())
-                .map(|p| p.message.clone()),
-            image: self.state.spec.image.clone(),
-            created_at_ms: self.state.created_at,
             boot,
-            seq: self.head.seq,
-            epoch: self.epoch,
-            open_ops: self.state.open.clone(),
-            ops: self.state.ops.len() as u64,
-            last_cut: self.state.last_cut().cloned(),
-            session: self.state.active_session().map(|(id, _)| id.clone()),
-            forked_from: self.state.parent.as_ref().map(|parent| ForkedFrom {
-                name: parent.name.clone(),
-                at: parent.at,
-                cut: parent.cut.clone(),
-            }),
+            problem: problem.map(|p| p.message.clone()),
+            ..view_of(&self.name, &self.state, self.head, self.epoch)
         }
+    }
+}
+
+/// Describes a sandbox of which nothing runs.
+pub(crate) fn view_of(name: &SandboxName, state: &State, head: Head, epoch: Epoch) -> SandboxView {
+    SandboxView {
+        name: name.clone(),
+        state: SandboxState::Stopped,
+        problem: None,
+        image: state.spec.image.clone(),
+        created_at_ms: state.created_at,
+        boot: None,
+        seq: head.seq,
+        epoch,
+        open_ops: state.open.clone(),
+        ops: state.ops.len() as u64,
+        last_cut: state.last_cut().cloned(),
+        session: state.active_session().map(|(id, _)| id.clone()),
+        forked_from: state.parent.as_ref().map(|parent| ForkedFrom {
+            name: parent.name.clone(),
+            at: parent.at,
+            cut: parent.cut.clone(),
+        }),
     }
 }
 

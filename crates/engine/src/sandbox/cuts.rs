@@ -33,13 +33,17 @@ impl Sandbox {
         // The place makes it readable, the rest makes it differ from a cut that a crash left unnamed.
         let text = format!("c{}-{:04x}", self.head.seq.0 + 1, rand::random::<u16>());
         let (shared, workspace) = (self.shared.clone(), self.state.workspace.clone());
-        let done = self.done.clone();
+        let (done, dir) = (self.done.clone(), self.dir.clone());
         tokio::task::spawn_blocking(move || {
             let cut: CutId = match text.parse() {
                 Ok(cut) => cut,
                 Err(bad) => unreachable_id(&bad),
             };
-            let result = shared.pool.cut(&workspace, &cut);
+            let still = || -> Box<dyn Send> {
+                let running = shared.level.find(&dir);
+                Box::new(running.and_then(|running| shared.level.freeze(&running)))
+            };
+            let result = shared.pool.cut_still(&workspace, &cut, &still);
             let result = result
                 .map(|cut| cut.is_some())
                 .map_err(|e| error::of_pool(&e));

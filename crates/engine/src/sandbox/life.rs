@@ -75,7 +75,8 @@ impl Sandbox {
         }
         // Also where the journal knows of none: a daemon may have died between starting it and writing that down, and a
         // second one beside it would write to the same table.
-        if self.shared.level.find(&self.dir).is_some() {
+        if let Some(running) = self.shared.level.find(&self.dir) {
+            self.shared.level.thaw(&running);
             self.phase = Phase::Starting;
             self.spawn_connect(None);
         } else if self.state.running.is_none() && self.state.open.is_empty() {

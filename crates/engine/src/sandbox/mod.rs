@@ -22,7 +22,7 @@ use protocol::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub(crate) use actor::spawn;
+pub(crate) use actor::{spawn, view_of};
 pub use checkpoints::{Held, Place};
 pub(crate) use life::remove_state;
 
@@ -207,6 +207,8 @@ pub struct Handle {
     pub(crate) requests: mpsc::Sender<Request>,
     pub(crate) sender: watch::Sender<gateway::Sender>,
     pub(crate) gateway: Arc<std::sync::OnceLock<Arc<gateway::Gateway>>>,
+    /// Held for reading while forks of it are made, for writing while it is removed.
+    pub(crate) forking: Arc<tokio::sync::RwLock<()>>,
 }
 
 impl Handle {

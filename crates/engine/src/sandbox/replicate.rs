@@ -78,6 +78,8 @@ impl Sandbox {
             requests,
             sender: self.sender.clone(),
             gateway: self.replica.gateway.clone(),
+            // For a push, which makes no forks.
+            forking: std::sync::Arc::default(),
         };
         let waiting = std::mem::take(&mut self.replica.waiting);
         let done = self.done.clone();

@@ -356,6 +356,13 @@ impl Group {
         Ok((processes.len(), removed))
     }
 
+    /// Where one write stops everything in it: its directory in a version 2 hierarchy.
+    pub(super) fn freezable(&self) -> Option<PathBuf> {
+        let mut dirs = self.dirs.iter();
+        let (_, dir) = dirs.find(|(h, _)| h.version == Version::Two)?;
+        Some(dir.clone())
+    }
+
     /// Kills what is in it, without waiting.
     pub(super) fn kill(&self) {
         for (hierarchy, dir) in &self.dirs {

@@ -7,12 +7,13 @@
 //!   ids      users behind users                      place    mount points, safe from links
 //!   trees    mounts of host directories              harden   what PID 1 gives up; seccomp
 //!   cgroup   limits, kill                            record   PID 1, found again
-//!   spare    a launcher that waits
+//!   spare    a launcher that waits                   freeze   stopped for an instant
 //! ```
 
 mod cgroup;
 mod doctor;
 mod enter;
+mod freeze;
 mod harden;
 mod host_image;
 mod identity;
@@ -30,18 +31,21 @@ mod world;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::Image;
 
-use crate::{Check, Error, Level, Running, StartSpec, Swept};
+use crate::{Check, Error, Frozen, Level, Running, StartSpec, Swept};
 use cgroup::{Cgroups, Group};
+use freeze::Freezer;
 use launch::{Launcher, Program};
 use plan::Plan;
 use record::Handle;
 use spare::{Spare, When};
 
 pub use enter::{Entered, enter};
+pub use freeze::guard;
 
 /// How long the kernel may take to end every process of a sandbox.
 const DEAD_WITHIN: Duration = Duration::from_secs(30);
@@ -54,6 +58,7 @@ pub struct Container {
     data: PathBuf,
     cgroups: Cgroups,
     spare: Spare,
+    freezer: Arc<Freezer>,
 }
 
 impl Container {
@@ -68,6 +73,7 @@ impl Container {
             data,
             cgroups: Cgroups::detect(&key),
             spare: Spare::default(),
+            freezer: Arc::default(),
         })
     }
 
@@ -78,6 +84,12 @@ impl Container {
         if let Ok(program) = Program::new(binary, exe_args) {
             self.spare.prepare(&self.cgroups, program, When::Now);
         }
+    }
+
+    /// Names the program and the arguments with which it calls [`guard`]. Without one, nothing is ever stopped: see
+    /// [`Level::freeze`].
+    pub fn guard_with(&self, binary: &Path, args: &[String]) {
+        self.freezer.set_guard(binary, args);
     }
 
     /// A group of an earlier boot is gone, and its name may be somebody else's by now.
@@ -136,6 +148,20 @@ impl Level for Container {
             group.end()?;
         }
         Ok(())
+    }
+
+    fn freeze(&self, running: &Running) -> Option<Frozen> {
+        let group = self.group_of(running)?.freezable()?;
+        let freezer = self.freezer.clone();
+        freezer
+            .freeze(&group)
+            .then(|| Frozen::new(move || freezer.thaw(&group)))
+    }
+
+    fn thaw(&self, running: &Running) {
+        if let Some(group) = self.group_of(running).and_then(|g| g.freezable()) {
+            self.freezer.thaw(&group);
+        }
     }
 
     fn clear(&self, state: &Path) -> Result<(), Error> {

@@ -62,6 +62,12 @@ impl<'t> Batch<'t> {
     pub(super) fn apply(&mut self, command: Command) -> Result<Answer, Failure> {
         match command {
             Command::Create { name, reply } => settle(reply, self.create(name), Answer::Create),
+            Command::Found {
+                name,
+                node,
+                first,
+                reply,
+            } => settle(reply, self.found(name, &node, first), Answer::Found),
             Command::Lease {
                 sandboxes,
                 node,
@@ -106,6 +112,25 @@ impl<'t> Batch<'t> {
         };
         self.drafts.insert(id, draft);
         Ok(Ok(id))
+    }
+
+    fn found(
+        &mut self,
+        name: SandboxName,
+        node: &str,
+        first: Entry,
+    ) -> Result<Result<Lease, Error>, Failure> {
+        let sandbox = match self.create(name)? {
+            Ok(sandbox) => sandbox,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let entry = Entry { sandbox, ..first };
+        let leased = self.lease(&[sandbox], node)?.and(self.append(&entry)?);
+        Ok(leased.map(|head| Lease {
+            sandbox,
+            epoch: entry.epoch,
+            head,
+        }))
     }
 
     fn lease(

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use protocol::{EventId, Head, SandboxId, SandboxName, Seq, Stored};
+use protocol::{EventId, Head, SandboxId, SandboxName, Seq, Stored, UnixMillis};
 use rusqlite::Connection;
 use tokio::sync::{oneshot, watch};
 
@@ -29,9 +29,11 @@ use self::books::{Book, Books};
 use self::command::{Command, Entry, Reply};
 use self::fault::Fault;
 use self::reader::Job;
-use crate::encoded::{decoded, encode};
+use crate::encoded::decoded;
 use crate::queue::Queue;
-use crate::{Append, BoxFuture, Durability, Error, Failure, Lease, Raw, Report, Resolution, Store};
+use crate::{
+    Append, BoxFuture, Durability, Error, Failure, Lease, New, Raw, Report, Resolution, Store,
+};
 
 pub use self::open::{OnDamagedWal, OpenError};
 pub use self::wal::WalDamage;
@@ -142,20 +144,32 @@ impl Store for Sqlite {
         })
     }
 
-    fn append(&self, append: Append) -> BoxFuture<Result<Head, Error>> {
-        let events = match encode(&append) {
-            Ok(events) => events,
+    fn found(
+        &self,
+        name: &SandboxName,
+        node: &str,
+        at: UnixMillis,
+        events: Vec<New>,
+    ) -> BoxFuture<Result<Lease, Error>> {
+        let (name, node) = (name.clone(), node.to_owned());
+        let first = match Entry::new(&Append::first(at, events)) {
+            Ok(entry) => entry,
             Err(refusal) => return ready(Err(refusal)),
         };
-        let bytes = events.iter().map(|event| event.payload.len()).sum();
-        let entry = Entry {
-            sandbox: append.sandbox,
-            expected: append.expected,
-            epoch: append.epoch,
-            at: append.at,
-            events,
+        self.call(first.bytes(), Durability::Now, |reply| Command::Found {
+            name,
+            node,
+            first,
+            reply,
+        })
+    }
+
+    fn append(&self, append: Append) -> BoxFuture<Result<Head, Error>> {
+        let entry = match Entry::new(&append) {
+            Ok(entry) => entry,
+            Err(refusal) => return ready(Err(refusal)),
         };
-        self.call(bytes, append.durability, |reply| Command::Append {
+        self.call(entry.bytes(), append.durability, |reply| Command::Append {
             entry,
             reply,
         })

@@ -11,6 +11,7 @@ use protocol::ApiError;
 use protocol::api::{CheckpointView, ForkSandbox, RewindSandbox, SandboxView, TakeCheckpoint};
 
 use super::sandboxes::{Grace, json};
+use super::to_its_end;
 use crate::error::{Answer, parse};
 
 /// Takes a checkpoint of the files as they are now; processes go on. The last one where nothing changed since.
@@ -61,12 +62,9 @@ pub(crate) async fn fork(
     Path(name): Path<String>,
     body: Bytes,
 ) -> Answer<(StatusCode, Json<Vec<SandboxView>>)> {
-    let forks = engine.fork(&parse(&name)?, json(&body)?).await?;
-    let mut views = Vec::with_capacity(forks.len());
-    for fork in forks {
-        views.push(fork.view().await?);
-    }
-    Ok((StatusCode::CREATED, Json(views)))
+    let (name, ask) = (parse(&name)?, json(&body)?);
+    let forks = to_its_end(async move { engine.fork(&name, ask).await });
+    Ok((StatusCode::CREATED, Json(forks.await?)))
 }
 
 /// Ends every process and puts files and journal position back together. What came after stays readable.

@@ -16,6 +16,9 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::{get, post, put};
 use engine::Engine;
+use protocol::{ApiError, ErrorCode};
+
+use crate::error::Refused;
 
 /// The longest request body: a piece of input, or a command with a large environment.
 const MAX_BODY: usize = 64 << 20;
@@ -101,4 +104,17 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
             post(files::write::rename),
         )
         .layer(DefaultBodyLimit::max(MAX_BODY))
+}
+
+/// Goes on although the client has gone: what was begun is brought to its end.
+pub(crate) async fn to_its_end<T, E>(
+    work: impl Future<Output = Result<T, E>> + Send + 'static,
+) -> Result<T, Refused>
+where
+    T: Send + 'static,
+    E: Into<Refused> + Send + 'static,
+{
+    let done = tokio::spawn(work).await;
+    let done = done.map_err(|e| ApiError::new(ErrorCode::Internal, e.to_string()))?;
+    done.map_err(Into::into)
 }

@@ -11,6 +11,7 @@ use protocol::ApiError;
 use protocol::api::{PullSandbox, PushSandbox, PushView, SandboxView};
 
 use super::sandboxes::json;
+use super::to_its_end;
 use crate::error::{Answer, parse};
 
 /// Puts a sandbox into a blob store: its files as they are now, its journal and the output of its operations.
@@ -32,6 +33,7 @@ pub(crate) async fn pull(
     State(engine): State<Arc<Engine>>,
     body: Bytes,
 ) -> Answer<(StatusCode, Json<SandboxView>)> {
-    let handle = engine.pull(json(&body)?).await?;
-    Ok((StatusCode::CREATED, Json(handle.view().await?)))
+    let ask = json(&body)?;
+    let pulled = to_its_end(async move { engine.pull(ask).await?.view().await });
+    Ok((StatusCode::CREATED, Json(pulled.await?)))
 }

@@ -12,6 +12,7 @@ use protocol::{ApiError, ErrorCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::to_its_end;
 use crate::error::{Answer, Refused, parse};
 
 /// Reads a JSON body; what is wrong with it is told in one sentence.
@@ -51,8 +52,9 @@ pub(crate) async fn create(
     State(engine): State<Arc<Engine>>,
     body: Bytes,
 ) -> Answer<(StatusCode, Json<SandboxView>)> {
-    let handle = engine.create(json(&body)?).await?;
-    Ok((StatusCode::CREATED, Json(handle.view().await?)))
+    let ask = json(&body)?;
+    let created = to_its_end(async move { engine.create(ask).await?.view().await });
+    Ok((StatusCode::CREATED, Json(created.await?)))
 }
 
 /// Shows a sandbox.
@@ -72,7 +74,8 @@ pub(crate) async fn remove(
     State(engine): State<Arc<Engine>>,
     Path(name): Path<String>,
 ) -> Answer<StatusCode> {
-    engine.remove(&parse(&name)?).await?;
+    let name = parse(&name)?;
+    to_its_end(async move { engine.remove(&name).await }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

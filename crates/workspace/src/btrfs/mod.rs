@@ -220,11 +220,15 @@ impl Btrfs {
             workspace.as_str(),
             Access::Writable,
         )
+        .or_else(if_there)
         .map_err(|e| Error::errno("restore to", &path, e))?;
         let work = path.join("work");
         // What an overlay left in its work directory belongs to the mount it was cut under. If a power cut undoes this, the
         // next mount cleans it.
-        fs::remove_dir_all(&work).map_err(Error::io("empty", &work))?;
+        match fs::remove_dir_all(&work) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            emptied => emptied.map_err(Error::io("empty", &work))?,
+        }
         fs::create_dir(&work).map_err(Error::io("make the directory", &work))?;
         rustix::fs::setxattr(
             &path,
@@ -249,11 +253,12 @@ impl Pool for Btrfs {
         "btrfs"
     }
 
-    fn create(&self) -> Result<WorkspaceId> {
+    fn create_as(&self, workspace: &WorkspaceId) -> Result<()> {
         self.check_disk()?;
-        let workspace = new_workspace()?;
-        self.make(&workspace)?;
-        Ok(workspace)
+        if self.names.head(workspace).join("work").is_dir() {
+            return Ok(());
+        }
+        self.make(workspace)
     }
 
     fn layout(&self, workspace: &WorkspaceId) -> Result<Layout> {
@@ -265,7 +270,12 @@ impl Pool for Btrfs {
         Ok(layout)
     }
 
-    fn cut(&self, workspace: &WorkspaceId, cut: &CutId) -> Result<Option<Cut>> {
+    fn cut_still(
+        &self,
+        workspace: &WorkspaceId,
+        cut: &CutId,
+        still: &dyn Fn() -> Box<dyn Send>,
+    ) -> Result<Option<Cut>> {
         let head = self.head(workspace);
         let mut head = head.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.names.head(workspace);
@@ -288,12 +298,15 @@ impl Pool for Btrfs {
         // One directory for each workspace: its lock is held through the commit, so cuts in one directory would wait for
         // each other, while cuts in many share a commit.
         let dir = open_dir(&cuts)?;
-        match btrfs::snapshot(
+        let stopped = still();
+        let taken = btrfs::snapshot(
             as_fd(&subvolume),
             as_fd(&dir),
             cut.as_str(),
             Access::ReadOnly,
-        ) {
+        );
+        drop(stopped);
+        match taken {
             Ok(()) => {}
             Err(Errno::EXIST) => {
                 return Err(Error::CutExists {
@@ -338,38 +351,41 @@ impl Pool for Btrfs {
         Ok(workspace)
     }
 
-    fn fork(&self, of: &WorkspaceId, cut: &CutId) -> Result<WorkspaceId> {
+    fn fork_as(&self, of: &WorkspaceId, cut: &CutId, workspace: &WorkspaceId) -> Result<()> {
         self.check_disk()?;
         let snapshot = self.open_cut(of, cut)?;
-        let workspace = new_workspace()?;
-        let cuts = self.names.cuts_of(&workspace);
-        fs::create_dir(&cuts).map_err(Error::io("make the directory", &cuts))?;
+        let cuts = self.names.cuts_of(workspace);
+        fs::create_dir_all(&cuts).map_err(Error::io("make the directory", &cuts))?;
         let kept = || -> Result<()> {
             let dir = open_dir(&cuts)?;
-            btrfs::snapshot(
+            failpoint::hit("mid_fork");
+            let made = btrfs::snapshot(
                 as_fd(&snapshot),
                 as_fd(&dir),
                 cut.as_str(),
                 Access::ReadOnly,
-            )
-            .map_err(|e| Error::errno("keep a cut in", &cuts, e))
+            );
+            made.or_else(if_there)
+                .map_err(|e| Error::errno("keep a cut in", &cuts, e))
         };
         // Side by side, so that both are in one commit.
         let (head, kept) = std::thread::scope(|scope| {
             let kept = scope.spawn(kept);
-            let head = self.make_from(&snapshot, &workspace, &format!("{workspace}/{cut}"));
+            let head = self.make_from(&snapshot, workspace, &format!("{workspace}/{cut}"));
             let kept = kept
                 .join()
                 .unwrap_or_else(|_| Err(Error::errno("keep a cut in", &cuts, Errno::IO)));
             (head, kept)
         });
-        match head.and(kept) {
-            Ok(()) => Ok(workspace),
-            Err(error) => {
-                self.remove(&workspace)?;
-                Err(error)
+        head.and(kept).inspect_err(|_| {
+            if let Err(left) = self.remove(workspace) {
+                tracing::warn!(%left, "half a fork is left until the next start");
             }
-        }
+        })
+    }
+
+    fn forks_at_once(&self) -> bool {
+        true
     }
 
     fn cut_path(&self, workspace: &WorkspaceId, cut: &CutId) -> PathBuf {
@@ -453,6 +469,15 @@ impl Pool for Btrfs {
             usage.total_bytes = used + usage.free_bytes;
         }
         Ok(usage)
+    }
+}
+
+/// What is there already need not be made.
+fn if_there(errno: Errno) -> rustix::io::Result<()> {
+    if errno == Errno::EXIST {
+        Ok(())
+    } else {
+        Err(errno)
     }
 }
 

@@ -174,7 +174,11 @@ impl Pool for Copy {
         "copy"
     }
 
-    fn create(&self) -> Result<WorkspaceId> {
+    fn create_as(&self, workspace: &WorkspaceId) -> Result<()> {
+        let path = self.names.head(workspace);
+        if path.is_dir() {
+            return Ok(());
+        }
         let scratch = self.scratch()?;
         make_head(&scratch.path)?;
         let upper = Tree::open(scratch.path.join("up"))?;
@@ -186,81 +190,49 @@ impl Pool for Copy {
             entries: upper.walk()?,
         };
         manifest.write(&scratch.path.join(MANIFEST))?;
-        let workspace = new_workspace()?;
-        scratch.become_dir(&self.names.head(&workspace))?;
-        Ok(workspace)
+        scratch.become_dir(&path)
     }
 
     fn layout(&self, workspace: &WorkspaceId) -> Result<Layout> {
         self.names.layout(workspace)
     }
 
-    fn cut(&self, workspace: &WorkspaceId, cut: &CutId) -> Result<Option<Cut>> {
+    fn cut_still(
+        &self,
+        workspace: &WorkspaceId,
+        cut: &CutId,
+        _still: &dyn Fn() -> Box<dyn Send>,
+    ) -> Result<Option<Cut>> {
         self.take(workspace, cut, When::Changed)
     }
 
     fn restore(&self, of: &WorkspaceId, cut: Option<&CutId>) -> Result<WorkspaceId> {
         let Some(cut) = cut else { return self.create() };
-        let source = self.names.cut(of, cut);
-        if !source.join("up").is_dir() {
-            return Err(Error::NoCut {
-                workspace: of.clone(),
-                cut: cut.clone(),
-            });
-        }
-        let tree = Tree::open(source.join("up"))?;
-        let scratch = self.scratch()?;
-        Transfer::new(&tree, &scratch.path.join("up"), None).run(tree.walk()?)?;
-        let work = scratch.path.join("work");
-        fs::DirBuilder::new()
-            .mode(0o755)
-            .create(&work)
-            .map_err(Error::io("make the directory", &work))?;
-        let upper = Tree::open(scratch.path.join("up"))?;
-        upper.sync()?;
-        let now = self.tick()?;
-        let mut entries = upper.walk()?;
-        for entry in &mut entries {
-            entry.racy = entry.ctime >= now;
-        }
-        let origin = match Manifest::id_of(&source.join(MANIFEST)) {
-            Some(id) => Origin::Restored {
-                workspace: of.clone(),
-                cut: cut.clone(),
-                id,
-            },
-            None => Origin::Empty,
-        };
-        let top =
-            xattr::lasting(upper.path()).map_err(|e| Error::errno("look at", upper.path(), e))?;
-        Manifest {
-            number: 0,
-            id: random_id()?,
-            origin,
-            top,
-            entries,
-        }
-        .write(&scratch.path.join(MANIFEST))?;
-        scratch.sync()?;
         let workspace = new_workspace()?;
-        scratch.become_dir(&self.names.head(&workspace))?;
-        let heads = self.names.heads();
-        File::open(&heads)
-            .and_then(|dir| dir.sync_all())
-            .map_err(Error::io("sync", &heads))?;
+        self.restore_as(of, cut, &workspace)?;
         Ok(workspace)
     }
 
-    fn fork(&self, of: &WorkspaceId, cut: &CutId) -> Result<WorkspaceId> {
-        let workspace = self.restore(of, Some(cut))?;
-        // Nothing is copied a second time: what is the same shares its files with the cut that it came from.
-        match self.take(&workspace, cut, When::Always) {
-            Ok(_) => Ok(workspace),
-            Err(error) => {
-                self.remove(&workspace)?;
-                Err(error)
-            }
+    fn fork_as(&self, of: &WorkspaceId, cut: &CutId, workspace: &WorkspaceId) -> Result<()> {
+        if !self.names.head(workspace).is_dir() {
+            // A cut of another head says nothing of this one.
+            self.remove(workspace)?;
+            self.restore_as(of, cut, workspace)?;
         }
+        if self.names.cut(workspace, cut).is_dir() {
+            return Ok(());
+        }
+        failpoint::hit("mid_fork");
+        // Nothing is copied a second time: what is the same shares its files with the cut that it came from.
+        if let Err(error) = self.take(workspace, cut, When::Always) {
+            self.remove(workspace)?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn forks_at_once(&self) -> bool {
+        false
     }
 
     fn cut_path(&self, workspace: &WorkspaceId, cut: &CutId) -> PathBuf {
@@ -305,10 +277,7 @@ impl Pool for Copy {
             {
                 swept.missing_heads.push(lost);
             } else {
-                let made = self.create()?;
-                let path = self.names.head(&lost);
-                fs::rename(self.names.head(&made), &path)
-                    .map_err(Error::io("make again", &path))?;
+                self.create_as(&lost)?;
                 swept.remade_heads.push(lost);
             }
         }
@@ -345,6 +314,55 @@ enum When {
 }
 
 impl Copy {
+    fn restore_as(&self, of: &WorkspaceId, cut: &CutId, workspace: &WorkspaceId) -> Result<()> {
+        let source = self.names.cut(of, cut);
+        if !source.join("up").is_dir() {
+            return Err(Error::NoCut {
+                workspace: of.clone(),
+                cut: cut.clone(),
+            });
+        }
+        let tree = Tree::open(source.join("up"))?;
+        let scratch = self.scratch()?;
+        Transfer::new(&tree, &scratch.path.join("up"), None).run(tree.walk()?)?;
+        let work = scratch.path.join("work");
+        fs::DirBuilder::new()
+            .mode(0o755)
+            .create(&work)
+            .map_err(Error::io("make the directory", &work))?;
+        let upper = Tree::open(scratch.path.join("up"))?;
+        upper.sync()?;
+        let now = self.tick()?;
+        let mut entries = upper.walk()?;
+        for entry in &mut entries {
+            entry.racy = entry.ctime >= now;
+        }
+        let origin = match Manifest::id_of(&source.join(MANIFEST)) {
+            Some(id) => Origin::Restored {
+                workspace: of.clone(),
+                cut: cut.clone(),
+                id,
+            },
+            None => Origin::Empty,
+        };
+        let top =
+            xattr::lasting(upper.path()).map_err(|e| Error::errno("look at", upper.path(), e))?;
+        Manifest {
+            number: 0,
+            id: random_id()?,
+            origin,
+            top,
+            entries,
+        }
+        .write(&scratch.path.join(MANIFEST))?;
+        scratch.sync()?;
+        scratch.become_dir(&self.names.head(workspace))?;
+        let heads = self.names.heads();
+        File::open(&heads)
+            .and_then(|dir| dir.sync_all())
+            .map_err(Error::io("sync", &heads))
+    }
+
     fn take(&self, workspace: &WorkspaceId, cut: &CutId, when: When) -> Result<Option<Cut>> {
         let head = self.head(workspace);
         let mut head = head.lock().unwrap_or_else(PoisonError::into_inner);

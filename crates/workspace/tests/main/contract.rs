@@ -158,6 +158,72 @@ fn a_fork_has_everything_whatever_becomes_of_its_source() {
 }
 
 #[test]
+fn a_fork_that_a_crash_left_half_made_is_finished_under_its_name() {
+    World::each(|world| {
+        let source = world.pool.create().unwrap();
+        write(world.upper(&source).join("a"), "one");
+        let cut = world.cut(&source, "c1");
+        let fork = workspace::new_workspace().unwrap();
+        let whole = |text: &str| {
+            let read = |dir: std::path::PathBuf| fs::read_to_string(dir.join("a")).unwrap();
+            assert_eq!(read(world.upper(&fork)), "one", "{text}");
+            assert_eq!(read(world.pool.cut_path(&fork, &cut)), "one", "{text}");
+            world.no_cut(&fork);
+        };
+        for _ in 0..2 {
+            world.pool.fork_as(&source, &cut, &fork).unwrap();
+            whole("made, or made already");
+        }
+        world.pool.retire(&fork).unwrap();
+        world.pool.fork_as(&source, &cut, &fork).unwrap();
+        whole("the head was missing");
+        world.pool.drop_cut(&fork, &cut).unwrap();
+        world.pool.fork_as(&source, &cut, &fork).unwrap();
+        whole("the cut was missing");
+
+        let none: CutId = "none".parse().unwrap();
+        let never = workspace::new_workspace().unwrap();
+        let refused = world.pool.fork_as(&source, &none, &never);
+        assert!(matches!(refused, Err(Error::NoCut { .. })), "{refused:?}");
+        assert!(matches!(
+            world.pool.layout(&never),
+            Err(Error::NoHead { .. })
+        ));
+        world.pool.create_as(&never).unwrap();
+        write(world.upper(&never).join("b"), "kept");
+        world.pool.create_as(&never).unwrap();
+        assert!(world.upper(&never).join("b").exists());
+    });
+}
+
+#[test]
+fn writers_are_stopped_for_a_cut_and_only_where_there_is_one() {
+    let Some(world) = World::btrfs() else { return };
+    let head = world.pool.create().unwrap();
+    let (up, stops) = (world.upper(&head), AtomicU64::new(0));
+    let still = || -> Box<dyn Send> {
+        stops.fetch_add(1, Ordering::Relaxed);
+        // Written in the last moment, by somebody who was not stopped yet.
+        write(up.join("late"), "in it");
+        Box::new(())
+    };
+    let cut = |name: &str| name.parse::<CutId>().unwrap();
+    assert!(
+        world
+            .pool
+            .cut_still(&head, &cut("c0"), &still)
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(stops.load(Ordering::Relaxed), 0, "nothing changed");
+    write(up.join("a"), "one");
+    let taken = world.pool.cut_still(&head, &cut("c1"), &still).unwrap();
+    let late = taken.unwrap().path.join("late");
+    assert_eq!(fs::read_to_string(late).unwrap(), "in it");
+    assert_eq!(stops.load(Ordering::Relaxed), 1);
+}
+
+#[test]
 fn a_restart_does_not_take_a_fork_for_changed() {
     for world in std::iter::once(World::copy()).chain(World::btrfs()) {
         let source = world.pool.create().unwrap();

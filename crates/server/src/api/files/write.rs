@@ -8,11 +8,11 @@ use axum::body::{Body, BodyDataStream};
 use axum::extract::{Path, State};
 use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
 use axum::http::{HeaderMap, Uri};
-use engine::{Changed, Engine, Files, Piece, Refusal};
+use engine::{Changed, Engine, Files, Piece};
 use futures_util::StreamExt as _;
+use protocol::ApiError;
 use protocol::api::FileChangedView;
 use protocol::files::{Alter, Name, Put};
-use protocol::{ApiError, ErrorCode};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -20,7 +20,8 @@ use super::At;
 use super::query::Query;
 use super::range::tags;
 use super::show;
-use crate::error::{Answer, Refused};
+use crate::api::to_its_end;
+use crate::error::Answer;
 
 /// Pieces of a body that wait for the sandbox.
 const WINDOW: usize = 2;
@@ -157,15 +158,6 @@ async fn alter(
     let Changed { op, cut, entry } = done?;
     let file = Some(show::view(&path, &entry));
     Ok(Json(FileChangedView { op, cut, file }))
-}
-
-/// Goes on although the client has gone: an operation that was begun is brought to its end.
-async fn to_its_end<T: Send + 'static>(
-    work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
-) -> Result<T, Refused> {
-    let done = tokio::spawn(work).await;
-    let done = done.map_err(|e| ApiError::new(ErrorCode::Internal, e.to_string()))?;
-    Ok(done?)
 }
 
 /// Reads a body on as the pieces are taken. Only a body that is whole ends with [`Piece::End`].
