@@ -19,8 +19,10 @@ mod odd;
 mod readme;
 mod replay;
 mod room;
+mod s3;
 mod stores;
 mod support;
+mod trees;
 mod user;
 
 /// Whether we are root. A test that needs it says that it was left out.
