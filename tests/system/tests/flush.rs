@@ -219,6 +219,14 @@ fn without_a_note_the_journal_tells_and_each_fork_has_a_session() -> Res<()> {
 
 #[test]
 fn a_daemon_killed_between_fork_and_session_leaves_the_next_one_to_start_it_once() -> Res<()> {
+    // With the fork only in the journal; with all of it there.
+    for point in ["after_forked", "before_flushed_start"] {
+        killed_at(point).map_err(|e| trouble(format!("{point}: {e}")))?;
+    }
+    Ok(())
+}
+
+fn killed_at(point: &str) -> Res<()> {
     let world = World::new("flush-kill")?
         .with_points()?
         .with_env("FLUSH_KEY", KEY);
@@ -233,7 +241,7 @@ fn a_daemon_killed_between_fork_and_session_leaves_the_next_one_to_start_it_once
     let other = Model::start(&one_command("cat out", "Seen."))?;
     let url = other.url();
     std::fs::write(world.root().join("note"), "look at out")?;
-    let hits = world.points()?.arm(&["before_flushed_start"], 0);
+    let hits = world.points()?.arm(&[point], 0);
     let mut args = vec![
         "fork",
         "ada",
