@@ -1,8 +1,9 @@
 //! The store underneath, through `object_store`: names and bytes, one call at a time.
 //! What is put is durable on return (files and directories are synced where the store is a directory).
 
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
@@ -27,6 +28,8 @@ pub(crate) struct Listed {
 pub(crate) struct Backend {
     store: Arc<dyn ObjectStore>,
     root: Path,
+    /// Where it is a directory.
+    dir: Option<PathBuf>,
     handle: Handle,
     /// Its end stops the driver.
     _driver: oneshot::Sender<()>,
@@ -38,15 +41,17 @@ impl Backend {
         let (handle, driver) = drive()?;
         // A cloud client wants a runtime around it when made.
         let inside = handle.enter();
-        let (store, root) = match url.split_once("://") {
-            None => local(url)?,
-            Some(("file", path)) => local(path)?,
-            Some(_) => cloud(url)?,
+        let dir = match url.split_once("://") {
+            None => Some(url),
+            Some(("file", path)) => Some(path),
+            Some(_) => None,
         };
+        let (store, root) = dir.map_or_else(|| cloud(url), local)?;
         drop(inside);
         Ok(Self {
             store,
             root,
+            dir: dir.map(PathBuf::from),
             handle,
             _driver: driver,
         })
@@ -185,6 +190,38 @@ impl Backend {
             .collect())
     }
 
+    /// Removes what killed writers left in a directory: an object is written as `NAME#NUMBER` and becomes NAME by a rename.
+    /// No listing shows them.
+    pub(crate) fn clear_staged(&self, older: Duration) -> Result<()> {
+        let Some(top) = &self.dir else {
+            return Ok(());
+        };
+        let mut left = vec![top.clone()];
+        while let Some(dir) = left.pop() {
+            let entries = match std::fs::read_dir(&dir) {
+                // A collection beside this one, or a ref that was removed.
+                Err(gone) if gone.kind() == std::io::ErrorKind::NotFound => continue,
+                entries => entries.map_err(Error::io("list", &dir))?,
+            };
+            for entry in entries {
+                let entry = entry.map_err(Error::io("list", &dir))?;
+                let Ok(meta) = entry.metadata() else { continue };
+                if meta.is_dir() {
+                    left.push(entry.path());
+                } else if is_staged(&entry.file_name())
+                    && meta.modified().is_ok_and(|at| crate::gc::age(at) >= older)
+                {
+                    let path = entry.path();
+                    match std::fs::remove_file(&path) {
+                        Err(gone) if gone.kind() == std::io::ErrorKind::NotFound => {}
+                        removed => removed.map_err(Error::io("remove", &path))?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Removes objects; it is well if some are gone.
     pub(crate) fn remove(&self, names: Vec<String>) -> Result<()> {
         // As many at once as a cloud answers without holding back.
@@ -204,6 +241,13 @@ impl Backend {
             Ok(())
         })
     }
+}
+
+fn is_staged(name: &std::ffi::OsStr) -> bool {
+    let number = name.to_str().and_then(|name| name.rsplit_once('#'));
+    number.is_some_and(|(_, number)| {
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
 }
 
 fn failed(doing: &'static str, name: &str) -> impl FnOnce(object_store::Error) -> Error {

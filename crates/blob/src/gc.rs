@@ -26,6 +26,9 @@ const MOSTLY_DEAD: u64 = 30;
 /// An announced snapshot is taken for a killed push's once it is so old.
 const PENDING: Duration = Duration::from_secs(24 * 3600);
 
+/// What is written beside an object is taken for a killed writer's once nothing was added to it for so long.
+const STAGED: Duration = Duration::from_secs(3600);
+
 /// Whether a collection does what it finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Run {
@@ -187,6 +190,7 @@ impl Store {
             .remove(report.snapshots.iter().map(snapshot::object).collect())?;
         self.clear_refs(options.grace)?;
         self.clear_pending(options.grace.max(PENDING))?;
+        self.backend.clear_staged(options.grace.max(STAGED))?;
         report.repacked_bytes = self.repack(&fetch, &plan, &marks)?;
         plan.dead.append(&mut plan.partial);
 

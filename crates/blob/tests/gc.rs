@@ -176,3 +176,30 @@ fn a_collection_beside_pushes_loses_nothing_of_what_they_committed() {
         );
     }
 }
+
+#[test]
+fn what_killed_writers_left_in_a_directory_goes_once_it_is_old() {
+    let world = World::new();
+    let (tree, cache) = (world.path("tree"), world.path("tree.cache"));
+    tree::make(&tree, &mut Dice(9), 10);
+    let store = world.store();
+    push(&store, &tree, Some(&cache));
+    let packs = world.path("store/packs");
+    let (old, young) = (packs.join("a#1"), packs.join("b#1"));
+    let deep = world.path("store/refs/gone/00000000000000000000#12");
+    fs::create_dir_all(deep.parent().unwrap()).unwrap();
+    let day_old = std::time::SystemTime::now() - Duration::from_secs(25 * 3600);
+    for path in [&old, &young, &deep] {
+        fs::write(path, "half").unwrap();
+    }
+    for path in [&old, &deep] {
+        let file = fs::File::options().append(true).open(path).unwrap();
+        file.set_modified(day_old).unwrap();
+    }
+    let before = world.objects("packs");
+    let keep = store.list().unwrap();
+    store.gc(&keep, &GcOptions::default()).unwrap();
+    assert!(!old.exists() && !deep.exists());
+    assert!(young.exists(), "its writer may live");
+    assert_eq!(world.objects("packs").len() + 1, before.len());
+}

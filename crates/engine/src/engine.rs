@@ -6,19 +6,20 @@ use std::sync::{Arc, RwLock};
 use journal::New;
 use protocol::api::{CreateSandbox, ForkSandbox, SandboxView, SessionView, StartSession};
 use protocol::{
-    ApiError, Epoch, ErrorCode, Event, Head, SandboxId, SandboxName, SandboxSpec, Seq, SessionId,
-    WorkspaceId,
+    ApiError, CutId, Epoch, ErrorCode, Event, Head, SandboxId, SandboxName, SandboxSpec, Seq,
+    SessionId, WorkspaceId,
 };
 use tokio::sync::watch;
 use workspace::Keep;
 
 use crate::error;
+use crate::flush::{Flush, Fresh};
 use crate::forks::{self, Claim, Forks, Made};
 use crate::images;
 use crate::machine;
 use crate::models;
 use crate::remote;
-use crate::sandbox::{self, Handle};
+use crate::sandbox::{self, Files, Handle};
 use crate::session;
 use crate::shared::{Shared, now};
 use crate::state::State;
@@ -123,12 +124,15 @@ impl Engine {
         let states = folded.iter().map(|(id, _, _, state)| (*id, state));
         let unmade = forks::finish(&shared, forks::never_ran(states)).await?;
         let strangers = strangers(&shared, &ids);
+        let mut lost = HashSet::new();
         // With a damaged journal, or one that lost whole sandboxes, nobody knows what the pool must keep.
         if recovery.damaged == 0 && strangers == 0 {
             let work = shared.clone();
             let swept = tokio::task::spawn_blocking(move || sweep(&work, &keeps)).await;
-            swept.map_err(|e| error::internal("the sweep was abandoned", &e))?;
+            lost = swept.map_err(|e| error::internal("the sweep was abandoned", &e))?;
             forget_answers(&shared, folded.iter().map(|(_, _, _, state)| state)).await;
+            let going_on = folded.iter().filter_map(|(_, _, _, s)| s.active_session());
+            models::sweep_kept(&shared, &going_on.map(|(id, _)| id.clone()).collect());
         }
         let mut sandboxes = HashMap::new();
         let mut recovering = Vec::new();
@@ -136,6 +140,10 @@ impl Engine {
             let going_on = state.active_session().map(|(session, _)| session.clone());
             let failed = unmade.iter().find(|(unmade, _)| unmade.fork == id);
             let made = failed.map(|(_, problem)| watch::channel(Some(Err(problem.clone()))).1);
+            let cuts = state.cuts.iter();
+            let cuts = cuts.filter(|cut| lost.contains(&(cut.workspace.clone(), cut.id.clone())));
+            let lost = cuts.map(|cut| cut.id.clone()).collect();
+            let files = Files { made, lost };
             let (handle, recovered) = sandbox::spawn(
                 shared.clone(),
                 id,
@@ -143,7 +151,7 @@ impl Engine {
                 state,
                 lease.head,
                 lease.epoch,
-                made,
+                files,
             );
             recovering.push((handle.clone(), recovered, going_on));
             sandboxes.insert(name, handle);
@@ -260,7 +268,7 @@ impl Engine {
             spec,
             workspace: workspace.clone(),
         };
-        let founded = self.found(&ask.name, first).await;
+        let founded = self.found(&ask.name, first, None).await;
         let made = match made.await {
             Ok(made) => made.map_err(|e| error::of_pool(&e)),
             Err(gone) => Err(error::internal("the creation was abandoned", &gone)),
@@ -302,33 +310,67 @@ impl Engine {
         let source = self.get(name)?;
         self.shared.room_to_begin()?;
         let _kept = self.shared.unpacking.read().await;
-        let claim = Claim::new(&source, ask.at).await?;
+        let stays = source.forking.clone().read_owned().await;
+        // A place that is given is found first: what is to be started there must be known before a cut is taken.
+        let found = match ask.at {
+            Some(at) => Some(source.hold(Some(at)).await?),
+            None => None,
+        };
+        let at = found.as_ref().map(|held| held.place.at);
+        let mut flush = match ask.flush {
+            Some(ask) => Some(Flush::prepare(&source, ask, at).await?),
+            None => None,
+        };
+        let held = match found {
+            Some(held) => held,
+            None => source.hold(None).await?,
+        };
+        let claim = Claim::new(source.id, held, stays);
         let spec = source.ask(|reply| sandbox::Request::Spec { reply }).await?;
         if let Some(store) = &spec.replicate {
             remote::check_free(&self.shared, store, ask.names.clone()).await?;
         }
-        let forks = ask.names.iter().map(|name| {
+        let mut fresh: Vec<Fresh> = Vec::new();
+        if let Some(flush) = &mut flush {
+            let note = flush.note(self, &source, &claim.held.place).await?;
+            for _ in &ask.names {
+                fresh.push(flush.fresh(&note)?);
+            }
+            if let Err(problem) = fresh.iter().try_for_each(|f| flush.keep(&self.shared, f)) {
+                Flush::take_back(&self.shared, &fresh);
+                return Err(problem);
+            }
+        }
+        let forks = ask.names.iter().enumerate().map(|(at, name)| {
             let spec = SandboxSpec {
                 name: name.clone(),
                 ..spec.clone()
             };
-            self.fork_one(&source, &claim, spec)
+            let then = fresh.get(at).map(|fresh| fresh.event.clone());
+            self.fork_one(&source, &claim, spec, then)
         });
         let results = futures_util::future::join_all(forks).await;
         let (mut made, mut problem) = (Vec::new(), None);
         for result in results {
             match result {
-                Ok(view) => made.push(view),
+                Ok(fork) => made.push(fork),
                 Err(error) => problem = problem.or(Some(error)),
             }
         }
         let Some(problem) = problem else {
-            return Ok(made);
+            if !fresh.is_empty() {
+                failpoint::hit("before_flushed_start");
+            }
+            for ((handle, _), fresh) in made.iter().zip(fresh) {
+                session::spawn(handle.clone(), fresh.session);
+            }
+            return Ok(made.into_iter().map(|(_, view)| view).collect());
         };
         drop(claim);
-        for view in made {
-            if let Err(left) = self.remove(&view.name).await {
-                tracing::warn!(sandbox = %view.name, error = %left.message, "a fork that was not wanted is left");
+        Flush::take_back(&self.shared, &fresh);
+        for (handle, _) in made {
+            if let Err(left) = self.remove(&handle.name).await {
+                tracing::warn!(sandbox = %handle.name, error = %left.message, "a fork that was not wanted is left");
             }
         }
         Err(problem)
@@ -339,7 +381,8 @@ impl Engine {
         source: &Handle,
         claim: &Claim,
         spec: SandboxSpec,
-    ) -> Result<SandboxView, ApiError> {
+        then: Option<Event>,
+    ) -> Result<(Handle, SandboxView), ApiError> {
         let name = spec.name.clone();
         let place = &claim.held.place;
         let workspace = new_workspace()?;
@@ -351,7 +394,7 @@ impl Engine {
             at: place.at,
             cut: place.cut.as_ref().map(|(_, cut)| cut.clone()),
         };
-        let founded = self.found(&name, first).await?;
+        let founded = self.found(&name, first, then).await?;
         failpoint::hit("after_forked");
         let (theirs, own) = (
             self.shared.secret_file(source.id),
@@ -369,12 +412,12 @@ impl Engine {
             state, head, epoch, ..
         } = &founded;
         let view = sandbox::view_of(&name, state, *head, *epoch);
-        self.begin(founded, Some(made.clone()));
+        let handle = self.begin(founded, Some(made.clone()));
         if at_once {
-            return Ok(view);
+            return Ok((handle, view));
         }
         match forks::wait(made).await {
-            Ok(()) => Ok(view),
+            Ok(()) => Ok((handle, view)),
             Err(problem) => {
                 if let Err(left) = self.remove(&name).await {
                     tracing::warn!(sandbox = %name, error = %left.message, "a fork without files is left");
@@ -400,7 +443,11 @@ impl Engine {
             epoch,
         } = founded;
         let (shared, models) = (self.shared.clone(), state.models.clone());
-        let (handle, _) = sandbox::spawn(shared, id, name.clone(), state, head, epoch, made);
+        let files = Files {
+            made,
+            ..Files::default()
+        };
+        let (handle, _) = sandbox::spawn(shared, id, name.clone(), state, head, epoch, files);
         handle.serve_these_models(models);
         self.write().insert(name, handle.clone());
         handle
@@ -422,23 +469,34 @@ impl Engine {
         }
     }
 
-    /// Writes the first event of a new sandbox with its journal, and makes its state directory.
-    async fn found(&self, name: &SandboxName, first: Event) -> Result<Founded, ApiError> {
-        let new = New::from(first);
-        let mut stored = protocol::Stored {
-            seq: Seq(1),
+    /// Writes the first event of a new sandbox with its journal, and what stands or falls with it; makes its state directory.
+    async fn found(
+        &self,
+        name: &SandboxName,
+        first: Event,
+        then: Option<Event>,
+    ) -> Result<Founded, ApiError> {
+        let events: Vec<New> = std::iter::once(first).chain(then).map(New::from).collect();
+        let (epoch, at) = (Epoch(0).next(), now());
+        // As the fold sees them; it does not look at hashes.
+        let stored = events.iter().zip(1..).map(|(new, seq)| protocol::Stored {
+            seq: Seq(seq),
             id: new.id,
-            epoch: Epoch(0),
-            at: now(),
+            epoch,
+            at,
             event: new.event.clone(),
             hash: protocol::GENESIS_HASH,
-        };
+        });
+        let stored: Vec<_> = stored.collect();
         let node = &self.shared.config.node;
-        let founded = self.shared.store.found(name, node, stored.at, vec![new]);
+        let founded = self.shared.store.found(name, node, at, events);
         let lease = founded.await.map_err(|e| name_taken(name, e))?;
-        (stored.epoch, stored.hash) = (lease.epoch, lease.head.hash);
-        let state = State::begin(&stored).ok_or_else(not_first);
-        let state = state.and_then(|state| state_dir(&self.shared, lease.sandbox).map(|()| state));
+        let mut stored = stored.iter();
+        let state = stored.next().and_then(State::begin).ok_or_else(not_first);
+        let state = state.and_then(|mut state| {
+            stored.for_each(|stored| state.apply(stored));
+            state_dir(&self.shared, lease.sandbox).map(|()| state)
+        });
         match state {
             Ok(state) => Ok(Founded {
                 id: lease.sandbox,
@@ -562,9 +620,14 @@ impl Engine {
         let handle = self.get(name)?;
         let _alone = handle.forking.write().await;
         self.forks.let_go(handle.id)?;
+        let session = handle.view().await.ok().and_then(|view| view.session);
         handle.remove().await?;
         self.forks.forget(handle.id);
         self.write().remove(name);
+        // One that has not begun yet has its endpoint still kept for it.
+        if let Some(session) = session {
+            models::drop_kept(&self.shared, &session);
+        }
         Ok(())
     }
 
@@ -797,8 +860,9 @@ async fn forget_answers(shared: &Shared, states: impl Iterator<Item = &State>) {
     }
 }
 
-/// Removes what crashes left in the pool and on the machine.
-fn sweep(shared: &Shared, keeps: &[Keep]) {
+/// Removes what crashes left in the pool and on the machine; returns the cuts that the pool lost.
+fn sweep(shared: &Shared, keeps: &[Keep]) -> HashSet<(WorkspaceId, CutId)> {
+    let mut lost = HashSet::new();
     match shared.pool.gc(keeps) {
         Ok(swept) => {
             for missing in swept.missing_heads {
@@ -806,6 +870,7 @@ fn sweep(shared: &Shared, keeps: &[Keep]) {
             }
             for (workspace, cut) in swept.missing_cuts {
                 tracing::error!(%workspace, %cut, "the pool lost a cut");
+                lost.insert((workspace, cut));
             }
         }
         Err(failure) => tracing::warn!(error = %error::chain(&failure), "the pool was not swept"),
@@ -820,4 +885,5 @@ fn sweep(shared: &Shared, keeps: &[Keep]) {
     if let Err(failure) = shared.level.sweep(&live) {
         tracing::warn!(error = %error::chain(&failure), "the machine was not swept");
     }
+    lost
 }

@@ -58,8 +58,20 @@ impl From<Problem> for Refusal {
             .take(MAX_WORDS)
             .map(|c| if c.is_control() { '\u{fffd}' } else { c })
             .collect();
+        let hint = match problem.why {
+            Why::Missing => Some(
+                "`durable ls NAME DIRECTORY` tells what is there; a relative path starts in the sandbox's working directory",
+            ),
+            Why::Denied => Some("another user may be allowed to: `--user 0` is root"),
+            Why::Full => Some("make room on the host's disk, or in the sandbox"),
+            Why::Exists | Why::Precondition | Why::Unfit | Why::Other => None,
+        };
+        let error = ApiError::new(code, words);
         Self {
-            error: ApiError::new(code, words),
+            error: match hint {
+                Some(hint) => error.hint(hint),
+                None => error,
+            },
             unmet: problem.why == Why::Precondition,
         }
     }
@@ -203,9 +215,16 @@ impl Files {
     }
 
     async fn open(&self, ask: &Ask) -> Result<Helper, ApiError> {
-        self.handle.start().await?;
-        let epoch = self.handle.view().await?.epoch;
         let name = &self.handle.name;
+        // One that went on elsewhere is started for nothing; as long as its supervisor lives, it can be looked at.
+        let overtaken = match self.handle.start().await {
+            Err(problem) if problem.code == ErrorCode::Conflict => Some(problem),
+            started => {
+                started?;
+                None
+            }
+        };
+        let epoch = self.handle.view().await?.epoch;
         let broken = |e: std::io::Error| {
             ApiError::new(
                 ErrorCode::Unavailable,
@@ -214,9 +233,16 @@ impl Files {
             .hint("try again; `durable ps` tells whether it runs")
         };
         let state = self.handle.state_dir();
-        let mut socket = link::connect(&state, protocol::paths::state::CONTROL)
-            .await
-            .map_err(broken)?;
+        let connected = link::connect(&state, protocol::paths::state::CONTROL).await;
+        let mut socket = match (connected, overtaken) {
+            (Ok(socket), _) => socket,
+            (Err(_), Some(problem)) => {
+                return Err(problem.hint(format!(
+                    "it does not run any more; `durable fork {name}` makes a sandbox of its files"
+                )));
+            }
+            (Err(failure), None) => return Err(broken(failure)),
+        };
         let garbled =
             |e: protocol::CodecError| error::internal("the supervisor is not understood", &e);
         let mut out = BytesMut::new();

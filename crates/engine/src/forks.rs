@@ -13,7 +13,7 @@ use workspace::Pool;
 
 use crate::error;
 use crate::models;
-use crate::sandbox::{Handle, Held};
+use crate::sandbox::Held;
 use crate::shared::Shared;
 use crate::state::State;
 use crate::trees::blocking;
@@ -43,17 +43,13 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Claims a place of a source; without one, as it is now.
-    ///
-    /// # Errors
-    /// As [`Handle::hold`].
-    pub(crate) async fn new(source: &Handle, at: Option<String>) -> Result<Self, ApiError> {
-        let stays = source.forking.clone().read_owned().await;
-        Ok(Self {
-            source: source.id,
-            held: Arc::new(source.hold(at).await?),
+    /// Claims a place of a source that stays as long as the guard of its `forking` does.
+    pub(crate) fn new(source: SandboxId, held: Held, stays: OwnedRwLockReadGuard<()>) -> Self {
+        Self {
+            source,
+            held: Arc::new(held),
             _stays: Arc::new(stays),
-        })
+        }
     }
 }
 

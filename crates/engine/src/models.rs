@@ -1,5 +1,6 @@
 //! The model gateway of a sandbox: its journal, its socket, and the endpoint with the key that stays on the host.
 
+use std::collections::HashSet;
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
@@ -8,26 +9,59 @@ use std::sync::Arc;
 
 use gateway::{BoxFuture, Gateway, Ledger, Secret, Sender, Upstream};
 use protocol::api::StartSession;
-use protocol::{ApiError, ErrorCode, Event, Seq, Stored};
+use protocol::{ApiError, ErrorCode, Event, SandboxId, Seq, SessionId, Stored};
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 
 use crate::error;
 use crate::sandbox::{Handle, Request};
+use crate::shared::Shared;
 
 /// Events read at a time for a client that comes back.
 const PAGE: usize = 256;
 
 /// The endpoint and its key, as kept in the data directory with mode 0600.
 #[derive(Serialize, Deserialize)]
-struct Endpoint {
+pub(crate) struct Endpoint {
     url: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     key: Option<String>,
 }
 
 impl Endpoint {
+    /// Returns the endpoint of a session in a fork: what is asked for, and what is not as the source has it. A key is for
+    /// the address that it was given with, and no other.
+    pub(crate) fn of_fork(
+        source: Option<Self>,
+        url: Option<String>,
+        key: Option<String>,
+    ) -> Result<Option<Self>, ApiError> {
+        let endpoint = match (source, url, key) {
+            (_, Some(url), key) => Self { url, key },
+            (Some(source), None, Some(key)) => Self {
+                key: Some(key),
+                ..source
+            },
+            (source, None, None) => return Ok(source),
+            (None, None, Some(_)) => return Err(no_url()),
+        };
+        // An address that cannot be one is told of before anything is made.
+        endpoint.upstream()?;
+        Ok(Some(endpoint))
+    }
+
+    /// Returns what a sandbox uses, where it uses any.
+    pub(crate) fn of(shared: &Shared, sandbox: SandboxId) -> Result<Option<Self>, ApiError> {
+        load(&shared.secret_file(sandbox))
+    }
+
+    /// Keeps it for a session that is about to be journaled with its sandbox. Durable on return.
+    pub(crate) fn keep_for(&self, shared: &Shared, session: &SessionId) -> Result<(), ApiError> {
+        save(&shared.session_secret_file(session), self)
+            .map_err(|e| error::internal("the model endpoint cannot be kept", &e))
+    }
+
     fn upstream(&self) -> Result<Upstream, ApiError> {
         Upstream::new(&self.url, self.key.as_deref().map(Secret::new))
             .map_err(|e| ApiError::new(ErrorCode::Invalid, error::chain(&e)))
@@ -90,16 +124,8 @@ impl Handle {
     }
 
     fn try_serve_models(&self, models: gateway::Models) -> Result<(), ApiError> {
-        let path = self.shared.secret_file(self.id);
-        let upstream = match std::fs::read(&path) {
-            Ok(bytes) => {
-                let endpoint: Endpoint = serde_json::from_slice(&bytes)
-                    .map_err(|e| error::internal("the endpoint file is not readable", &e))?;
-                Some(endpoint.upstream()?)
-            }
-            Err(missing) if missing.kind() == std::io::ErrorKind::NotFound => None,
-            Err(other) => return Err(error::internal("the endpoint file is not readable", &other)),
-        };
+        let endpoint = Endpoint::of(&self.shared, self.id)?;
+        let upstream = endpoint.map(|e| e.upstream()).transpose()?;
         let listener = listen(&self.state_dir())
             .map_err(|e| error::internal("no gateway socket can be made", &e))?;
         let ledger = Writer {
@@ -127,10 +153,7 @@ impl Handle {
     pub(crate) async fn configure_models(&self, ask: &StartSession) -> Result<(), ApiError> {
         let Some(url) = ask.model_url.clone() else {
             if ask.model_key.is_some() {
-                return Err(
-                    ApiError::new(ErrorCode::Invalid, "a model key without a model URL")
-                        .hint("give both"),
-                );
+                return Err(no_url());
             }
             return Ok(());
         };
@@ -149,19 +172,77 @@ impl Handle {
         }
         Ok(())
     }
+
+    /// Uses the endpoint from now on that was kept for a session, where one was.
+    pub(crate) async fn take_endpoint(&self, session: &SessionId) -> Result<(), ApiError> {
+        let kept = self.shared.session_secret_file(session);
+        let own = self.shared.secret_file(self.id);
+        let taken = tokio::task::spawn_blocking(move || -> Result<_, ApiError> {
+            let endpoint = load(&kept)?;
+            if endpoint.is_some() {
+                std::fs::rename(&kept, &own)
+                    .and_then(|()| sync_dir(&own))
+                    .map_err(|e| error::internal("the model endpoint cannot be taken", &e))?;
+            }
+            Ok(endpoint)
+        });
+        let taken = taken
+            .await
+            .map_err(|e| error::internal("the model endpoint cannot be taken", &e))??;
+        if let (Some(endpoint), Some(gateway)) = (taken, self.gateway.get()) {
+            gateway.configure(Some(endpoint.upstream()?));
+        }
+        Ok(())
+    }
+}
+
+fn no_url() -> ApiError {
+    ApiError::new(ErrorCode::Invalid, "a model key without a model URL").hint("give both")
+}
+
+/// Removes the endpoint that was kept for a session which was not made, or is not to be.
+pub(crate) fn drop_kept(shared: &Shared, session: &SessionId) {
+    let path = shared.session_secret_file(session);
+    match std::fs::remove_file(&path) {
+        Err(left) if left.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(%session, %left, "the endpoint of a session that is none stays");
+        }
+        _ => {}
+    }
+}
+
+/// Removes what was kept for sessions that do not go on: a daemon died before it had journaled them.
+pub(crate) fn sweep_kept(shared: &Shared, going_on: &HashSet<SessionId>) {
+    let entries = std::fs::read_dir(shared.config.data.join("secrets"));
+    for entry in entries.into_iter().flatten().filter_map(Result::ok) {
+        let name = entry.file_name();
+        let session = name.to_str().and_then(Shared::session_of_secret);
+        if let Some(session) = session.filter(|id| !going_on.contains(id)) {
+            drop_kept(shared, &session);
+        }
+    }
+}
+
+fn load(path: &Path) -> Result<Option<Endpoint>, ApiError> {
+    let unreadable =
+        |e: &dyn std::error::Error| error::internal("the endpoint file is not readable", e);
+    match std::fs::read(path) {
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|e| unreadable(&e)),
+        Err(missing) if missing.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(other) => Err(unreadable(&other)),
+    }
 }
 
 /// Gives a fork the endpoint of its source, in a file of its own.
 pub(crate) fn copy_endpoint(from: &Path, to: &Path) -> Result<(), ApiError> {
     let unusable =
         |e: &dyn std::error::Error| error::internal("the model endpoint cannot be copied", e);
-    let bytes = match std::fs::read(from) {
-        Ok(bytes) => bytes,
-        Err(absent) if absent.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(other) => return Err(unusable(&other)),
-    };
-    let endpoint: Endpoint = serde_json::from_slice(&bytes).map_err(|e| unusable(&e))?;
-    save(to, &endpoint).map_err(|e| unusable(&e))
+    match load(from)? {
+        Some(endpoint) => save(to, &endpoint).map_err(|e| unusable(&e)),
+        None => Ok(()),
+    }
 }
 
 fn no_gateway(handle: &Handle, problem: &ApiError) {
@@ -205,5 +286,10 @@ fn save(path: &Path, endpoint: &Endpoint) -> std::io::Result<()> {
     file.write_all(&json)?;
     file.sync_all()?;
     std::fs::rename(&temporary, path)?;
-    std::fs::File::open(dir)?.sync_all()
+    sync_dir(path)
+}
+
+/// Makes the name of a file durable.
+fn sync_dir(path: &Path) -> std::io::Result<()> {
+    std::fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }

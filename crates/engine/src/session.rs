@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error;
 use crate::sandbox::{Attached, Handle, Request};
+use crate::shared::Shared;
 use crate::spool;
 
 /// Resumptions in a row that saw no command and no model answer, before a session is given up.
@@ -27,27 +28,101 @@ const MAX_TRANSCRIPT: u64 = 512 << 20;
 
 /// What a session must remember besides its events' own fields.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Detail {
-    cwd: String,
-    home: String,
+pub(crate) struct Detail {
+    pub(crate) cwd: String,
+    pub(crate) home: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    tty: Option<TtySize>,
-    openai: bool,
+    pub(crate) tty: Option<TtySize>,
+    pub(crate) openai: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    model: Option<String>,
+    pub(crate) model: Option<String>,
     /// The version in our layer; none where the image brings the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    version: Option<String>,
+    pub(crate) version: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    env: BTreeMap<String, String>,
+    pub(crate) env: BTreeMap<String, String>,
+    /// Patterns of what is removed before the first start: conversations that this session must not know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) forget: Vec<String>,
+}
+
+/// A session that is wanted, and of which nothing is journaled yet.
+pub(crate) struct Opening {
+    pub(crate) driver: &'static dyn Driver,
+    pub(crate) args: Vec<String>,
+    pub(crate) detail: Detail,
+}
+
+impl Opening {
+    /// Checks what is asked for, but for what the driver says of it.
+    pub(crate) fn new(shared: &Shared, ask: StartSession) -> Result<Self, ApiError> {
+        let driver = driver(&ask.harness)?;
+        let openai = match ask.model_api.as_deref() {
+            None => driver.name() != "claude",
+            Some("anthropic") => false,
+            Some("openai") => true,
+            Some(other) => {
+                return Err(ApiError::new(
+                    ErrorCode::Invalid,
+                    format!("model API `{other}` is unknown"),
+                )
+                .hint("use `anthropic` or `openai`"));
+            }
+        };
+        let installed = harness::install::list(&shared.harness_dir())
+            .map_err(|e| error::internal("the installed harnesses cannot be listed", &e))?;
+        let version = newest(installed, driver.name(), driver.default_version());
+        let detail = Detail {
+            cwd: ask.cwd.unwrap_or_else(|| "/workspace".to_owned()),
+            home: "/root".to_owned(),
+            tty: ask.tty,
+            openai,
+            model: ask.model,
+            version,
+            env: ask.env,
+            forget: Vec::new(),
+        };
+        Ok(Self {
+            driver,
+            args: ask.args,
+            detail,
+        })
+    }
+
+    /// The session under an id, as its driver is asked about it.
+    pub(crate) fn start(&self, id: &SessionId) -> Start {
+        start_of(id, &self.args, crate::shared::now(), &self.detail)
+    }
+
+    /// Returns its first event under a new id. What the driver refuses is told here, before anything is journaled.
+    pub(crate) fn event(&self) -> Result<(SessionId, Event), ApiError> {
+        let id = fresh_id()?;
+        self.driver
+            .start(&self.start(&id))
+            .map_err(|e| ApiError::new(ErrorCode::Invalid, e.to_string()))?;
+        let event = Event::SessionStarted {
+            session: id.clone(),
+            harness: self.driver.name().to_owned(),
+            args: self.args.clone(),
+            op: run_id(&id, 1)?,
+            detail: serde_json::to_value(&self.detail)
+                .map_err(|e| error::internal("the session cannot be written", &e))?,
+        };
+        Ok((id, event))
+    }
+}
+
+/// Finds a driver by its name.
+pub(crate) fn driver(name: &str) -> Result<&'static dyn Driver, ApiError> {
+    harness::driver(name).map_err(|e| {
+        ApiError::new(ErrorCode::Invalid, e.to_string())
+            .hint("`durable harness ls` lists what is installed")
+    })
 }
 
 /// Journals a new session and starts its task.
 pub(crate) async fn begin(handle: &Handle, ask: StartSession) -> Result<SessionId, ApiError> {
-    let driver = harness::driver(&ask.harness).map_err(|e| {
-        ApiError::new(ErrorCode::Invalid, e.to_string())
-            .hint("`durable harness ls` lists what is installed")
-    })?;
+    let opening = Opening::new(&handle.shared, ask)?;
     let view = handle.view().await?;
     if let Some(running) = view.session {
         return Err(ApiError::new(
@@ -59,47 +134,8 @@ pub(crate) async fn begin(handle: &Handle, ask: StartSession) -> Result<SessionI
             handle.name
         )));
     }
-    let openai = match ask.model_api.as_deref() {
-        None => driver.name() != "claude",
-        Some("anthropic") => false,
-        Some("openai") => true,
-        Some(other) => {
-            return Err(ApiError::new(
-                ErrorCode::Invalid,
-                format!("model API `{other}` is unknown"),
-            )
-            .hint("use `anthropic` or `openai`"));
-        }
-    };
-    let installed = harness::install::list(&handle.shared.harness_dir())
-        .map_err(|e| error::internal("the installed harnesses cannot be listed", &e))?;
-    let version = newest(installed, driver.name(), driver.default_version());
-    let detail = Detail {
-        cwd: ask.cwd.unwrap_or_else(|| "/workspace".to_owned()),
-        home: "/root".to_owned(),
-        tty: ask.tty,
-        openai,
-        model: ask.model,
-        version,
-        env: ask.env,
-    };
-    let id: SessionId = uuid()
-        .parse()
-        .map_err(|e| error::internal("no session id", &e))?;
-    let start = start_of(&id, &ask.args, crate::shared::now(), &detail);
-    // What the driver refuses must be told before anything is journaled.
-    driver
-        .start(&start)
-        .map_err(|e| ApiError::new(ErrorCode::Invalid, e.to_string()))?;
+    let (id, event) = opening.event()?;
     handle.start().await?;
-    let event = Event::SessionStarted {
-        session: id.clone(),
-        harness: driver.name().to_owned(),
-        args: ask.args,
-        op: run_id(&id, 1)?,
-        detail: serde_json::to_value(&detail)
-            .map_err(|e| error::internal("the session cannot be written", &e))?,
-    };
     handle.record(vec![event]).await?;
     spawn(handle.clone(), id.clone());
     Ok(id)
@@ -141,6 +177,8 @@ async fn keep(handle: &Handle, id: &SessionId) -> Result<(), ApiError> {
             Ok(attached) => attached,
             Err(missing) if missing.code == ErrorCode::NotFound => {
                 let plan = if session.attempt == 1 {
+                    handle.take_endpoint(id).await?;
+                    forget(handle, &detail.forget).await?;
                     driver.start(&start)
                 } else {
                     let (phase, _) = repair(handle, driver, &start).await?;
@@ -218,6 +256,23 @@ async fn commands_settled(
             handle.attach(op).await?.settled().await?;
         }
     }
+}
+
+/// Removes the conversations that a session must not know. Done again by a daemon that does not find the session's start.
+async fn forget(handle: &Handle, patterns: &[String]) -> Result<(), ApiError> {
+    if patterns.is_empty() {
+        return Ok(());
+    }
+    let mut args = vec!["forget"];
+    args.extend(patterns.iter().map(String::as_str));
+    let (ok, _, err) = helper(handle, "forget", &args, None).await?;
+    if ok {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        ErrorCode::Unavailable,
+        format!("old conversations cannot be removed: {}", err.trim()),
+    ))
 }
 
 /// Writes what a plan needs and starts its program.
@@ -566,7 +621,12 @@ async fn newest_file(
     Ok(best)
 }
 
-fn start_of(id: &SessionId, args: &[String], started: UnixMillis, detail: &Detail) -> Start {
+pub(crate) fn start_of(
+    id: &SessionId,
+    args: &[String],
+    started: UnixMillis,
+    detail: &Detail,
+) -> Start {
     Start {
         args: args.to_vec(),
         session: id.clone(),
@@ -609,6 +669,12 @@ fn run_id(session: &SessionId, attempt: u32) -> Result<OpId, ApiError> {
     format!("harness-{short}.{attempt}")
         .parse()
         .map_err(|e| error::internal("no operation id", &e))
+}
+
+pub(crate) fn fresh_id() -> Result<SessionId, ApiError> {
+    uuid()
+        .parse()
+        .map_err(|e| error::internal("no session id", &e))
 }
 
 /// A random (version 4) UUID: harnesses want their session ids in this form.

@@ -460,6 +460,12 @@ impl State {
         self.tip.as_ref()
     }
 
+    /// Returns where somebody last went back.
+    #[must_use]
+    pub fn last_rewind(&self) -> Option<Seq> {
+        self.rewinds.last().map(|(seq, _)| *seq)
+    }
+
     /// Finds a cut that the pool has.
     #[must_use]
     pub fn cut(&self, id: &CutId) -> Option<&Cut> {

@@ -206,6 +206,18 @@ pub trait Driver: Send + Sync {
 
     /// Returns what the end of its operation means.
     fn ended(&self, start: &Start, outcome: &Outcome) -> Ended;
+
+    /// Returns the arguments of a session that is like this one, is none that was there before, and begins with `note`:
+    /// the options without those that choose a session, `--`, and the note in place of every prompt.
+    fn afresh(&self, start: &Start, note: &str) -> Vec<String>;
+
+    /// Returns what the harness keeps of conversations where this session keeps its own, this one's included: patterns of
+    /// absolute paths in which `*` and `?` stand for parts of a name. What is a user's (settings, memory, plugins) is not
+    /// among them.
+    fn conversations(&self, start: &Start) -> Vec<String>;
+
+    /// Returns what the user asked for last, by the transcript where it tells, else by the arguments.
+    fn last_input(&self, start: &Start, transcript: Option<&[u8]>) -> Option<String>;
 }
 
 /// What the end of a harness's operation means: a harness that exits by itself is done, also with an error or when it was

@@ -66,6 +66,18 @@ pub(crate) fn interrupted(only_reads: bool) -> Told {
     })
 }
 
+/// Returns a note as a harness takes it for words: not for a command, a file, or an option of its own.
+pub(crate) fn literal(note: &str) -> String {
+    const MEANS_MORE: [char; 7] = ['/', '@', '!', '#', '&', '-', '\\'];
+    let note = note.trim();
+    // A single word could be a subcommand.
+    if note.starts_with(MEANS_MORE) || !note.contains(char::is_whitespace) {
+        format!("Hand-off note:\n\n{note}")
+    } else {
+        note.to_owned()
+    }
+}
+
 /// The exit status by which a shell, and so the shim, tells of an end.
 pub(crate) fn exit_code(outcome: &Outcome) -> u8 {
     match outcome {

@@ -9,6 +9,7 @@
     reason = "in tests a failed step is a failed test"
 )]
 
+mod afresh;
 mod cut;
 mod plan;
 mod repair;

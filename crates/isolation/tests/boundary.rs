@@ -286,7 +286,7 @@ fn system_calls_that_reach_into_the_kernel_are_refused() {
             "family {family}"
         );
     }
-    for request in [0x5412_u64, 0x541c, 0x5000_940e, 0x5000_9401] {
+    for request in [0x5412_u64, 0x541c, 0x5000_940e, 0x5000_9401, 0x4008_6602] {
         assert_eq!(
             ada.errno(16, &format!(", 0, {request}, 0")),
             EPERM,

@@ -141,6 +141,57 @@ pub struct ForkSandbox {
     /// A checkpoint's id or label, a place in the journal, or `start`; as it is now where not given.
     #[serde(default)]
     pub at: Option<String>,
+    /// Begins a fresh session in each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flush: Option<FlushFork>,
+}
+
+/// Begins a session in a fork that knows nothing of the conversations before it: its first input is a note.
+///
+/// What is not given is as in the last session of the source; the model's endpoint, too.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct FlushFork {
+    /// The first input, 64 KiB at most. Where not given, one that tells what the journal knows: the last input of the
+    /// session before, what changed since it began, and its last commands.
+    #[serde(default)]
+    pub note: Option<String>,
+    /// Another harness: `claude` or `pi`.
+    #[serde(default)]
+    pub harness: Option<String>,
+    /// The arguments of `harness`, without a prompt.
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// A terminal of this size.
+    #[serde(default)]
+    pub tty: Option<crate::TtySize>,
+    /// Where model requests go.
+    #[serde(default)]
+    pub model_url: Option<String>,
+    /// The real key. Kept outside the sandbox, never journaled.
+    #[serde(default)]
+    pub model_key: Option<String>,
+    /// `anthropic` or `openai`: what the endpoint speaks.
+    #[serde(default)]
+    pub model_api: Option<String>,
+    /// The model to ask for.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Environment added to the harness's.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+}
+
+/// Bytes of a note that begins a session: it is an argument of the harness, and the kernel takes 128 KiB of one.
+pub const MAX_NOTE: usize = 64 << 10;
+
+// The key must not reach a log by way of `{:?}`.
+impl std::fmt::Debug for FlushFork {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FlushFork")
+            .field("harness", &self.harness)
+            .field("args", &self.args)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Puts a sandbox into a blob store.

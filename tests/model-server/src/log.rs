@@ -28,6 +28,7 @@ pub(crate) struct Entry {
     pub(crate) messages: usize,
     pub(crate) tool_results: Vec<ToolResult>,
     pub(crate) last_user_text: String,
+    pub(crate) user_texts: Vec<String>,
     /// BLAKE3 of the body sent, when it was sent to its end. Only in `/__control/log`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) answer: Option<String>,
@@ -86,7 +87,8 @@ impl Log {
             step,
             messages: asked.messages,
             tool_results: asked.tool_results.clone(),
-            last_user_text: asked.last_user_text.clone(),
+            last_user_text: asked.user_texts.last().cloned().unwrap_or_default(),
+            user_texts: asked.user_texts.clone(),
             answer: None,
         };
         if let Some(file) = &self.file

@@ -36,7 +36,8 @@ pub(crate) struct Asked {
     pub(crate) json: bool,
     pub(crate) messages: usize,
     pub(crate) tool_results: Vec<ToolResult>,
-    pub(crate) last_user_text: String,
+    /// What the user said, message by message, without what the harness adds.
+    pub(crate) user_texts: Vec<String>,
     /// What the assistant said so far, text only.
     pub(crate) said: Vec<String>,
 }
@@ -58,7 +59,7 @@ impl Asked {
                 || !body["output_config"]["format"].is_null(),
             messages: messages.len(),
             tool_results: Vec::new(),
-            last_user_text: String::new(),
+            user_texts: Vec::new(),
             said: Vec::new(),
         };
         for message in &messages {
@@ -86,7 +87,7 @@ impl Asked {
                 }
                 let said = without_reminders(&text(content));
                 if !said.is_empty() {
-                    self.last_user_text = said;
+                    self.user_texts.push(said);
                 }
             }
             "tool" => self.tool_results.push(ToolResult {

@@ -24,16 +24,13 @@ struct After {
 pub(crate) fn sandbox(
     api: &mut Api,
     pool: &Path,
-    seen: &Seen,
+    seen: &Seen<When>,
     tally: &mut Tally,
 ) -> Result<(), Failure> {
     let name = &seen.sandbox;
-    for wrong in &seen.wrong {
-        tally.violation(name, wrong);
-    }
     let list = api.list()?;
     let Some(view) = list.iter().find(|view| view.name.as_str() == name) else {
-        if seen.created {
+        if seen.created == Some(When::Before) {
             tally.violation(name, "its creation was announced, and it is gone");
         }
         return Ok(());
@@ -105,7 +102,7 @@ fn of_kind<'a>(events: &'a [EventView], kind: &'a str) -> impl Iterator<Item = &
 }
 
 /// Every event that was announced stands where it stood, with the hash over everything before it.
-fn events(seen: &Seen, after: &After, tally: &mut Tally) {
+fn events(seen: &Seen<When>, after: &After, tally: &mut Tally) {
     let at = |seq: u64| {
         let nth = usize::try_from(seq).ok()?.checked_sub(1)?;
         after.events.get(nth)
@@ -147,7 +144,12 @@ fn events(seen: &Seen, after: &After, tally: &mut Tally) {
 }
 
 /// Every announced settlement is told the same again, with its output; the others are told as what is known.
-fn operations(api: &mut Api, seen: &Seen, after: &After, tally: &mut Tally) -> Result<(), Failure> {
+fn operations(
+    api: &mut Api,
+    seen: &Seen<When>,
+    after: &After,
+    tally: &mut Tally,
+) -> Result<(), Failure> {
     let name = &seen.sandbox;
     let announced: BTreeSet<&OpId> = seen.settled.iter().map(|(_, view, _)| &view.id).collect();
     for (when, view, stdout) in &seen.settled {
@@ -201,7 +203,7 @@ fn operations(api: &mut Api, seen: &Seen, after: &After, tally: &mut Tally) -> R
             ),
         }
     }
-    let unknown = seen.asked.iter().filter(|asked| {
+    let unknown = seen.asked.iter().filter(|(_, asked)| {
         let id: Result<OpId, _> = asked.parse();
         id.is_ok_and(|id| !after.ops.contains_key(&id))
     });
@@ -214,7 +216,7 @@ fn said(error: &ApiError) -> Vec<u8> {
 }
 
 /// Every announced cut is there and holds what it was taken for, and what settled before it.
-fn cuts(pool: &Path, seen: &Seen, after: &After, tally: &mut Tally) {
+fn cuts(pool: &Path, seen: &Seen<When>, after: &After, tally: &mut Tally) {
     let name = &seen.sandbox;
     let place = |cut: &str| -> PathBuf {
         let path: PathBuf = [after.workspace.as_str(), cut, "up/workspace"]
@@ -295,7 +297,7 @@ fn missing(dir: &Path, op: &str) -> Option<String> {
 }
 
 /// Every announced fork is there, with a journal and a workspace of its own that hold what its source had settled.
-fn forks(api: &mut Api, pool: &Path, seen: &Seen, tally: &mut Tally) -> Result<(), Failure> {
+fn forks(api: &mut Api, pool: &Path, seen: &Seen<When>, tally: &mut Tally) -> Result<(), Failure> {
     for (when, fork, op) in &seen.forks {
         tally.forks += 1;
         let there = api
@@ -310,12 +312,7 @@ fn forks(api: &mut Api, pool: &Path, seen: &Seen, tally: &mut Tally) -> Result<(
             tally.gone(*when, fork, "the fork is damaged");
             continue;
         }
-        let journal = api.bytes(&format!("/v1/sandboxes/{fork}/journal?from=1"))?;
-        let first = journal
-            .split(|byte| *byte == b'\n')
-            .next()
-            .unwrap_or_default();
-        let first: Value = serde_json::from_slice(first).unwrap_or_default();
+        let first = first_event(api, fork)?;
         let text = |key: &str| first[key].as_str().unwrap_or_default().to_owned();
         let (workspace, cut) = (text("workspace"), text("cut"));
         for tree in [
@@ -330,8 +327,15 @@ fn forks(api: &mut Api, pool: &Path, seen: &Seen, tally: &mut Tally) -> Result<(
     Ok(())
 }
 
+/// Returns what a sandbox's journal begins with.
+pub(crate) fn first_event(api: &mut Api, name: &str) -> Result<Value, Failure> {
+    let journal = api.bytes(&format!("/v1/sandboxes/{name}/journal?from=1"))?;
+    let mut lines = journal.split(|byte| *byte == b'\n');
+    Ok(serde_json::from_slice(lines.next().unwrap_or_default()).unwrap_or_default())
+}
+
 /// The files after the cut: what settled is in them, nothing ran twice, and nothing ran that was not journaled first.
-fn head(pool: &Path, seen: &Seen, after: &After, tally: &mut Tally) -> Result<(), Failure> {
+fn head(pool: &Path, seen: &Seen<When>, after: &After, tally: &mut Tally) -> Result<(), Failure> {
     let name = &seen.sandbox;
     let dir = pool
         .join("heads")

@@ -1,19 +1,24 @@
 //! Writers beside the daemon, on the same disk and in the same cut, whose fate is known: two that do not sync must lose what
-//! they acknowledged, or this test could not fail; one that syncs must not.
+//! they acknowledged, or this test could not fail; one that syncs must not. One goes past the kernel's cache and trusts the
+//! device: it must lose something where devices lose theirs.
 
 use std::fs::File;
 use std::io::Write as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bench::Failure;
 use rusqlite::Connection;
+use rustix::fs::OFlags;
 
-use crate::load::{Power, When};
+use crate::load::Power;
+use crate::tape::{BLOCK, Mark};
 
 const RECORD: usize = 64;
+/// As many as there is room for without making the file longer, which would be synced with it.
+const DIRECT_RECORDS: usize = 1000;
 
 /// How a control writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,9 +29,16 @@ pub(crate) enum Control {
     Synced,
     /// A commit to SQLite with `synchronous=OFF`, then acknowledged.
     SqliteOff,
+    /// `write` with `O_DIRECT` over what is there, then acknowledged: the device has it, and was not told to flush.
+    Direct,
 }
 
-pub(crate) const CONTROLS: [Control; 3] = [Control::Plain, Control::Synced, Control::SqliteOff];
+pub(crate) const CONTROLS: [Control; 4] = [
+    Control::Plain,
+    Control::Synced,
+    Control::SqliteOff,
+    Control::Direct,
+];
 
 impl Control {
     pub(crate) fn name(self) -> &'static str {
@@ -34,6 +46,7 @@ impl Control {
             Self::Plain => "write, not synced",
             Self::Synced => "write and fdatasync",
             Self::SqliteOff => "SQLite, synchronous=OFF",
+            Self::Direct => "O_DIRECT, not flushed",
         }
     }
 
@@ -42,16 +55,25 @@ impl Control {
             Self::Plain => "control.plain",
             Self::Synced => "control.synced",
             Self::SqliteOff => "control.sqlite",
+            Self::Direct => "control.direct",
         })
     }
 
-    /// Writes until told to stop or refused; returns how many records it acknowledged before the power went.
+    /// How far records are apart.
+    fn stride(self) -> u64 {
+        match self {
+            Self::Direct => BLOCK as u64,
+            Self::Plain | Self::Synced | Self::SqliteOff => RECORD as u64,
+        }
+    }
+
+    /// Writes until told to stop or refused; returns when it acknowledged each of its records.
     pub(crate) fn write(
         self,
         disk: &Path,
         power: &Power,
         stop: &AtomicBool,
-    ) -> Result<u64, Failure> {
+    ) -> Result<Vec<Mark>, Failure> {
         let path = self.path(disk);
         match self {
             Self::Plain | Self::Synced => {
@@ -66,6 +88,25 @@ impl Control {
                     } else {
                         written.is_ok()
                     }
+                }))
+            }
+            Self::Direct => {
+                let what = || format!("make {}", path.display());
+                std::fs::write(&path, vec![0; BLOCK * DIRECT_RECORDS])
+                    .map_err(Failure::cannot(what()))?;
+                let file = File::options()
+                    .write(true)
+                    .custom_flags(OFlags::DIRECT.bits().cast_signed())
+                    .open(&path)
+                    .map_err(Failure::cannot(what()))?;
+                file.sync_all().map_err(Failure::cannot(what()))?;
+                let mut memory = vec![0; 2 * BLOCK];
+                let begin = memory.as_ptr().align_offset(BLOCK);
+                let aligned = &mut memory[begin..begin + BLOCK];
+                Ok(until(power, stop, |nth| {
+                    aligned[..RECORD].copy_from_slice(&record(nth));
+                    nth < DIRECT_RECORDS as u64
+                        && file.write_all_at(aligned, nth * self.stride()).is_ok()
                 }))
             }
             Self::SqliteOff => {
@@ -96,14 +137,14 @@ impl Control {
     pub(crate) fn found(self, disk: &Path) -> u64 {
         let path = self.path(disk);
         match self {
-            Self::Plain | Self::Synced => {
+            Self::Plain | Self::Synced | Self::Direct => {
                 let Ok(file) = File::open(&path) else {
                     return 0;
                 };
                 let mut read = [0; RECORD];
                 (0_u64..)
                     .take_while(|&nth| {
-                        file.read_exact_at(&mut read, nth * RECORD as u64).is_ok()
+                        file.read_exact_at(&mut read, nth * self.stride()).is_ok()
                             && read == record(nth)
                     })
                     .count() as u64
@@ -127,15 +168,13 @@ fn record(nth: u64) -> [u8; RECORD] {
 }
 
 /// Calls `write` with 0, 1, … until it fails or is told to stop. Slow enough to leave the disk to whom it is about.
-fn until(power: &Power, stop: &AtomicBool, mut write: impl FnMut(u64) -> bool) -> u64 {
-    let mut acknowledged = 0;
+fn until(power: &Power, stop: &AtomicBool, mut write: impl FnMut(u64) -> bool) -> Vec<Mark> {
+    let mut acknowledged = Vec::new();
     for nth in 0.. {
         if stop.load(Ordering::Relaxed) || !write(nth) {
             break;
         }
-        if power.when() == When::Before {
-            acknowledged = nth + 1;
-        }
+        acknowledged.push(power.mark());
         std::thread::sleep(Duration::from_millis(2));
     }
     acknowledged

@@ -1,4 +1,4 @@
-//! One cut of power, from a fresh disk to the last check.
+//! One load on one disk, and what is looked at after its power was cut: from a fresh disk to the last check.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,12 @@ use tempfile::TempDir;
 use crate::check;
 use crate::controls::CONTROLS;
 use crate::disk::Disk;
-use crate::load::{self, Power, Seen, Shape};
+use crate::load::{self, Cut, Power, Seen, Shape, When};
 use crate::processes;
 use crate::seed::Seed;
 use crate::stores;
 use crate::tally::Tally;
+use crate::tape::Mark;
 
 /// Bytes that an operation writes beside its marks: none, a page, more than stays inline anywhere.
 const BALLAST: [u64; 3] = [0, 4 << 10, 300 << 10];
@@ -27,6 +28,72 @@ pub(crate) struct World {
     dir: TempDir,
     /// Every daemon there was; cgroups are named after them.
     daemons: RefCell<Vec<u32>>,
+}
+
+/// A mounted disk with everything that the load leaves on it.
+#[derive(Debug, Clone)]
+pub(crate) struct Place(PathBuf);
+
+impl Place {
+    pub(crate) fn mount(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.0.join("data")
+    }
+
+    /// The blob store that sandboxes are pushed to: on the same disk, so that it loses its power too.
+    pub(crate) fn store(&self) -> PathBuf {
+        self.0.join("store")
+    }
+
+    /// Makes the daemon see what it sees after a power cut: it was last served in another boot of the machine. The kernel's
+    /// own word on that cannot be changed, for a `/proc` with a mount in it is refused to sandboxes.
+    pub(crate) fn reboot(&self) -> Result<(), Failure> {
+        let note = self.data().join("machine.boot");
+        let noted = std::fs::read(&note).map_err(Failure::cannot("read the note of the boot"))?;
+        let other: Vec<u8> = noted.iter().rev().copied().collect();
+        std::fs::write(&note, other).map_err(Failure::cannot("change the note of the boot"))
+    }
+}
+
+/// What a load left in our memory: what clients saw of each sandbox, and when each control acknowledged what.
+pub(crate) struct Told {
+    pub(crate) seen: Vec<Seen<Mark>>,
+    /// When the daemon served.
+    pub(crate) ready: Mark,
+    controls: Vec<Vec<Mark>>,
+}
+
+impl Told {
+    /// Holds everything on a disk against what had been announced when its power was cut.
+    pub(crate) fn check(
+        &self,
+        world: &World,
+        place: &Place,
+        cut: Cut,
+        tally: &mut Tally,
+    ) -> Result<(), Failure> {
+        place.reboot()?;
+        for (nth, (control, marks)) in CONTROLS.iter().zip(&self.controls).enumerate() {
+            let before = |mark: &&Mark| cut.when(**mark) == Some(When::Before);
+            let acknowledged = marks.iter().filter(before).count() as u64;
+            tally.control(nth, acknowledged, control.found(place.mount()));
+        }
+        let seen: Vec<Seen<When>> = self.seen.iter().map(|seen| seen.as_of(cut)).collect();
+        world.check(place, &seen, tally)?;
+        stores::check(&place.store(), world.dir(), &seen, tally)
+    }
+
+    /// Notes the answers that were wrong in themselves.
+    pub(crate) fn wrong(&self, tally: &mut Tally) {
+        for seen in &self.seen {
+            for wrong in &seen.wrong {
+                tally.violation(&seen.sandbox, wrong);
+            }
+        }
+    }
 }
 
 impl World {
@@ -45,69 +112,84 @@ impl World {
         })
     }
 
-    fn mount(&self) -> PathBuf {
-        self.dir.path().join("disk")
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
-    fn data(&self) -> PathBuf {
-        self.mount().join("data")
-    }
-
-    /// The blob store that sandboxes are pushed to: on the same disk, so that it loses its power too.
-    fn store(&self) -> PathBuf {
-        self.mount().join("store")
-    }
-
-    /// Makes the daemon see what it sees after a power cut: it was last served in another boot of the machine. The kernel's
-    /// own word on that cannot be changed, for a `/proc` with a mount in it is refused to sandboxes.
-    fn reboot(&self) -> Result<(), Failure> {
-        let note = self.data().join("machine.boot");
-        let noted = std::fs::read(&note).map_err(Failure::cannot("read the note of the boot"))?;
-        let other: Vec<u8> = noted.iter().rev().copied().collect();
-        std::fs::write(&note, other).map_err(Failure::cannot("change the note of the boot"))
+    /// Where its disk is mounted.
+    pub(crate) fn place(&self) -> Place {
+        Place(self.dir().join("disk"))
     }
 
     fn log(&self) -> PathBuf {
-        self.dir.path().join("daemon.log")
+        self.dir().join("daemon.log")
+    }
+
+    /// Makes what daemons log from here on all that they logged.
+    pub(crate) fn forget_log(&self) {
+        // Nothing was logged yet: as good.
+        let _gone = std::fs::remove_file(self.log());
+    }
+
+    pub(crate) fn log_text(&self) -> String {
+        std::fs::read_to_string(self.log()).unwrap_or_default()
     }
 
     pub(crate) fn log_tail(&self) -> String {
-        let log = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let log = self.log_text();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
-    fn start(&self) -> Result<Daemon, Failure> {
-        let daemon = Daemon::start(&self.program, &self.data(), &self.log())?;
+    pub(crate) fn start(&self, place: &Place) -> Result<Daemon, Failure> {
+        let daemon = Daemon::start(&self.program, &place.data(), &self.log())?;
         self.daemons.borrow_mut().push(daemon.pid());
         Ok(daemon)
     }
 
-    /// Cuts the power once.
-    pub(crate) fn cycle(&self, seed: u64) -> Result<Tally, Failure> {
+    /// Shuts a file system down once, under a load.
+    pub(crate) fn shutdown(&self, seed: u64) -> Result<Tally, Failure> {
         let mut chance = Seed::new(seed);
-        let disk = Disk::make(self.dir.path().join("disk.ext4"), self.mount())?;
-        std::fs::create_dir(self.data()).map_err(Failure::cannot("make the data directory"))?;
-        let daemon = self.start()?;
-        let (power, stop) = (Power::default(), AtomicBool::new(false));
-        let sandboxes = chance.between(1, 4);
-        let shapes: Vec<Shape> = (0..sandboxes)
-            .map(|nth| Shape {
-                clients: chance.between(1, 4),
-                command_line: nth == 0,
-                ballast: BALLAST[usize::try_from(nth).unwrap_or_default() % BALLAST.len()],
-            })
-            .collect();
+        let place = self.place();
+        let disk = Disk::make(self.dir().join("disk.ext4"), place.mount().to_owned())?;
+        let shapes = shapes(&mut chance);
+        let mut tally = Tally::of_one(shapes.len());
         let after = Duration::from_millis(chance.between(20, 1100));
         // A while in which everything runs on a disk that takes nothing any more: nothing may be announced then.
         let agony = Duration::from_millis(chance.between(0, 40));
-        let (seen, acknowledged) = std::thread::scope(|scope| {
-            let (power, stop) = (&power, &stop);
+        let power = Power::to_be_cut();
+        let told = self.load(&place, &shapes, &power, || {
+            std::thread::sleep(after);
+            power.goes();
+            let cut = disk.cut();
+            std::thread::sleep(agony);
+            cut
+        })?;
+        disk.unmount()?;
+        disk.mount()?;
+        told.wrong(&mut tally);
+        told.check(self, &place, Cut::Shutdown, &mut tally)?;
+        disk.unmount()?;
+        Ok(tally)
+    }
+
+    /// Starts a daemon and works with it for as long as `meanwhile` takes; then everything is killed.
+    pub(crate) fn load(
+        &self,
+        place: &Place,
+        shapes: &[Shape],
+        power: &Power,
+        meanwhile: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<Told, Failure> {
+        std::fs::create_dir(place.data()).map_err(Failure::cannot("make the data directory"))?;
+        let daemon = self.start(place)?;
+        let (ready, stop) = (power.mark(), &AtomicBool::new(false));
+        std::thread::scope(|scope| {
             let working: Vec<_> = shapes
                 .iter()
                 .enumerate()
                 .map(|(nth, shape)| {
-                    let (data, store) = (self.data(), self.store());
+                    let (data, store) = (place.data(), place.store());
                     let (program, shape) = (&self.program, *shape);
                     scope.spawn(move || {
                         let name = format!("s{nth}");
@@ -117,23 +199,17 @@ impl World {
                 .collect();
             let writing: Vec<_> = CONTROLS
                 .iter()
-                .map(|control| {
-                    let disk = self.mount();
-                    scope.spawn(move || control.write(&disk, power, stop))
-                })
+                .map(|control| scope.spawn(move || control.write(place.mount(), power, stop)))
                 .collect();
-            let store = self.store();
+            let store = place.store();
             let collecting = scope.spawn(move || stores::keep_collecting(&store, stop));
-            std::thread::sleep(after);
-            power.goes();
-            let cut = disk.cut();
-            std::thread::sleep(agony);
+            let cut = meanwhile();
             stop.store(true, Ordering::Relaxed);
             // Our own child is waited for here; what descends from it, and what its clients may have started, there.
             let killed = daemon.kill();
             let ended = processes::end_all();
-            let seen: Vec<Seen> = working.into_iter().filter_map(|t| t.join().ok()).collect();
-            let wrote: Result<Vec<u64>, Failure> = writing
+            let seen: Vec<Seen<Mark>> = working.into_iter().filter_map(|t| t.join().ok()).collect();
+            let controls: Result<Vec<Vec<Mark>>, Failure> = writing
                 .into_iter()
                 .map(|t| {
                     t.join()
@@ -149,30 +225,19 @@ impl World {
             if seen.len() != shapes.len() {
                 return Err(Failure::wrong("a client panicked"));
             }
-            Ok::<_, Failure>((seen, wrote?))
-        })?;
-        disk.unmount()?;
-        disk.mount()?;
-        self.reboot()?;
-        let mut tally = Tally::of_one(sandboxes);
-        for (nth, (control, acknowledged)) in CONTROLS.iter().zip(acknowledged).enumerate() {
-            tally.control(nth, acknowledged, control.found(&self.mount()));
-        }
-        self.check(&seen, &mut tally)?;
-        stores::check(&self.store(), self.dir.path(), &seen, &mut tally)?;
-        disk.unmount()?;
-        Ok(tally)
+            let controls = controls?;
+            Ok(Told {
+                seen,
+                ready,
+                controls,
+            })
+        })
     }
 
-    fn check(&self, seen: &[Seen], tally: &mut Tally) -> Result<(), Failure> {
-        let daemon = self.start()?;
+    fn check(&self, place: &Place, seen: &[Seen<When>], tally: &mut Tally) -> Result<(), Failure> {
+        let daemon = self.start(place)?;
         let mut api = daemon.connect()?;
-        // The pool is mounted in the daemon's own namespace.
-        let pool = PathBuf::from(format!(
-            "/proc/{}/root{}/pool",
-            daemon.pid(),
-            self.data().display()
-        ));
+        let pool = pool_of(&daemon, place);
         for seen in seen {
             check::sandbox(&mut api, &pool, seen, tally)?;
         }
@@ -203,12 +268,12 @@ impl World {
             );
             processes::end_all()?;
         }
-        self.chains(tally)
+        self.chains(place, tally)
     }
 
     /// Reads every journal with nobody else at it: each event's CRC and hash, and the head.
-    fn chains(&self, tally: &mut Tally) -> Result<(), Failure> {
-        let store = Sqlite::open(&self.data().join("journal"))
+    fn chains(&self, place: &Place, tally: &mut Tally) -> Result<(), Failure> {
+        let store = Sqlite::open(&place.data().join("journal"))
             .map_err(Failure::cannot("open the journal"))?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
@@ -255,6 +320,27 @@ impl World {
         }
         (!left.is_empty()).then(|| left.join(", "))
     }
+}
+
+/// Draws how much goes on in how many sandboxes.
+pub(crate) fn shapes(chance: &mut Seed) -> Vec<Shape> {
+    (0..chance.between(1, 4))
+        .map(|nth| Shape {
+            clients: chance.between(1, 4),
+            command_line: nth == 0,
+            ballast: BALLAST[usize::try_from(nth).unwrap_or_default() % BALLAST.len()],
+        })
+        .collect()
+}
+
+/// The pool's directory; it is mounted in the daemon's own namespace.
+pub(crate) fn pool_of(daemon: &Daemon, place: &Place) -> PathBuf {
+    let data = place.data();
+    PathBuf::from(format!(
+        "/proc/{}/root{}/pool",
+        daemon.pid(),
+        data.display()
+    ))
 }
 
 fn list(dir: &Path) -> Vec<PathBuf> {

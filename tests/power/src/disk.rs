@@ -1,7 +1,7 @@
-//! The disk that loses its power: a fresh ext4 in a sparse image, mounted where nobody else sees it.
+//! The disk that loses its power: an ext4 in a sparse image, mounted where nobody else sees it.
 //!
-//! What the file system handed to the device before the cut is kept, what it held back is gone. A device that loses its own
-//! cache cannot be had this way.
+//! Where it is shut down, what the file system handed to the device before is kept, and what it held back is gone. A device that
+//! loses its own cache cannot be had this way; for that there are copies (see `tape`).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -27,22 +27,23 @@ pub(crate) struct Disk {
 impl Disk {
     /// Makes an empty file system in `image` and mounts it at `at`.
     pub(crate) fn make(image: PathBuf, at: PathBuf) -> Result<Self, Failure> {
-        let what = || format!("make the image {}", image.display());
-        let file = File::create(&image).map_err(Failure::cannot(what()))?;
-        file.set_len(BYTES).map_err(Failure::cannot(what()))?;
-        run(Command::new("mkfs.ext4")
-            .args(["-q", "-F", "-E", "nodiscard"])
-            .arg(&image))?;
-        std::fs::create_dir_all(&at).map_err(Failure::cannot(what()))?;
+        format(&image)?;
+        Self::of(image, at)
+    }
+
+    /// Mounts the file system in `image` at `at`. The image is ours from here on.
+    pub(crate) fn of(image: PathBuf, at: PathBuf) -> Result<Self, Failure> {
+        std::fs::create_dir_all(&at).map_err(Failure::cannot(format!("make {}", at.display())))?;
         let disk = Self { image, at };
         disk.mount()?;
         Ok(disk)
     }
 
-    /// Mounts it; the kernel replays its log where it was shut down.
+    /// Mounts it; the kernel replays its log where it lost its power.
     pub(crate) fn mount(&self) -> Result<(), Failure> {
+        // Nothing but what the load writes goes on.
         run(Command::new("mount")
-            .args(["-t", "ext4", "-o", "loop"])
+            .args(["-t", "ext4", "-o", "loop,noinit_itable"])
             .arg(&self.image)
             .arg(&self.at))
     }
@@ -88,6 +89,22 @@ impl Drop for Disk {
     }
 }
 
+/// Makes an empty file system in a new sparse file.
+pub(crate) fn format(image: &Path) -> Result<File, Failure> {
+    let what = || format!("make the image {}", image.display());
+    let file = File::options()
+        .create_new(true)
+        .read(true)
+        .write(true)
+        .open(image)
+        .map_err(Failure::cannot(what()))?;
+    file.set_len(BYTES).map_err(Failure::cannot(what()))?;
+    run(Command::new("mkfs.ext4")
+        .args(["-q", "-F", "-E", "nodiscard"])
+        .arg(image))?;
+    Ok(file)
+}
+
 fn pause() {
     std::thread::sleep(Duration::from_millis(2));
 }
@@ -103,7 +120,8 @@ fn attached(image: &Path) -> bool {
         .any(|backing| Path::new(backing.trim_end()) == image)
 }
 
-fn run(command: &mut Command) -> Result<(), Failure> {
+/// Runs a program to its end, which must be a good one.
+pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
     let what = format!("run {}", command.get_program().to_string_lossy());
     let output = command
         .stdin(Stdio::null())

@@ -5,12 +5,15 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bench::api::command;
 use bench::{Api, Failure};
 use protocol::api::{EventView, OpView, PushView, SandboxView};
 use protocol::{Image, OpId, Seq};
+
+use crate::tape::{Mark, Tape};
 
 /// When something was announced.
 ///
@@ -24,45 +27,112 @@ pub(crate) enum When {
     While,
 }
 
-/// The moment at which the power begins to go.
-#[derive(Debug, Default)]
-pub(crate) struct Power(AtomicBool);
+/// What tells when something was announced.
+pub(crate) enum Power {
+    /// A file system that is shut down: 0 before it begins, 1 from then on.
+    Cut(AtomicBool),
+    /// A disk that is recorded: the place on the tape.
+    Taped(Arc<Tape>),
+}
 
 impl Power {
+    /// A file system that will be shut down.
+    pub(crate) fn to_be_cut() -> Self {
+        Self::Cut(AtomicBool::new(false))
+    }
+
+    /// The power begins to go.
     pub(crate) fn goes(&self) {
-        self.0.store(true, Ordering::SeqCst);
+        if let Self::Cut(gone) = self {
+            gone.store(true, Ordering::SeqCst);
+        }
     }
 
     /// To be asked once something was announced.
-    pub(crate) fn when(&self) -> When {
-        if self.0.load(Ordering::SeqCst) {
-            When::While
-        } else {
-            When::Before
+    pub(crate) fn mark(&self) -> Mark {
+        match self {
+            Self::Cut(gone) => gone.load(Ordering::SeqCst).into(),
+            Self::Taped(tape) => tape.mark(),
         }
     }
 }
 
-/// What was announced of one sandbox.
+/// Which power cut what was announced is held against.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Cut {
+    /// The file system was shut down.
+    Shutdown,
+    /// The disk is a copy as of this mark: what was announced later never happened there.
+    Copied(Mark),
+}
+
+impl Cut {
+    /// Returns when something was announced; `None` where it was after the cut.
+    pub(crate) fn when(self, mark: Mark) -> Option<When> {
+        match self {
+            Self::Shutdown if mark == 0 => Some(When::Before),
+            Self::Shutdown => Some(When::While),
+            Self::Copied(at) => (mark <= at).then_some(When::Before),
+        }
+    }
+}
+
+/// What was announced of one sandbox, and when.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Seen<W> {
     pub(crate) sandbox: String,
-    /// Whether its creation was announced before the power went.
-    pub(crate) created: bool,
+    /// When its creation was announced.
+    pub(crate) created: Option<W>,
     /// Events that a follower of the journal was sent.
-    pub(crate) events: Vec<(When, EventView)>,
+    pub(crate) events: Vec<(W, EventView)>,
     /// Operations that were asked for, whatever became of them.
-    pub(crate) asked: Vec<String>,
+    pub(crate) asked: Vec<(W, String)>,
     /// Operations of which the intent was announced, and its place.
-    pub(crate) intents: Vec<(When, OpId, Seq)>,
+    pub(crate) intents: Vec<(W, OpId, Seq)>,
     /// Operations that settled as far as a client was told, and their output.
-    pub(crate) settled: Vec<(When, OpView, Vec<u8>)>,
+    pub(crate) settled: Vec<(W, OpView, Vec<u8>)>,
     /// Forks that were announced, and an operation whose file each must hold.
-    pub(crate) forks: Vec<(When, String, String)>,
+    pub(crate) forks: Vec<(W, String, String)>,
     /// Pushes that were announced: up to which event, and an operation whose file must be in the store.
-    pub(crate) pushes: Vec<(When, Seq, String)>,
+    pub(crate) pushes: Vec<(W, Seq, String)>,
     /// Answers that were wrong in themselves.
     pub(crate) wrong: Vec<String>,
+}
+
+impl Seen<Mark> {
+    /// Returns what had been announced when the power went.
+    pub(crate) fn as_of(&self, cut: Cut) -> Seen<When> {
+        macro_rules! told {
+            ($all:ident, $($part:ident),+) => {
+                self.$all
+                    .iter()
+                    .filter_map(|(mark, $($part),+)| Some((cut.when(*mark)?, $($part.clone()),+)))
+                    .collect()
+            };
+        }
+        Seen {
+            sandbox: self.sandbox.clone(),
+            created: self.created.and_then(|mark| cut.when(mark)),
+            events: told!(events, event),
+            asked: told!(asked, op),
+            intents: told!(intents, op, seq),
+            settled: told!(settled, view, output),
+            forks: told!(forks, fork, op),
+            pushes: told!(pushes, seq, op),
+            wrong: self.wrong.clone(),
+        }
+    }
+
+    /// Returns when anything was announced that must last.
+    pub(crate) fn marks(&self) -> impl Iterator<Item = Mark> {
+        let events = self.events.iter().map(|(mark, _)| mark);
+        let intents = self.intents.iter().map(|(mark, ..)| mark);
+        let settled = self.settled.iter().map(|(mark, ..)| mark);
+        let forks = self.forks.iter().map(|(mark, ..)| mark);
+        let pushes = self.pushes.iter().map(|(mark, ..)| mark);
+        let all = events.chain(intents).chain(settled).chain(forks);
+        all.chain(pushes).chain(&self.created).copied()
+    }
 }
 
 /// Forks of one sandbox in one run: each is a sandbox more to look at afterwards.
@@ -95,14 +165,14 @@ pub(crate) fn work(
     shape: Shape,
     power: &Power,
     stop: &AtomicBool,
-) -> Seen {
+) -> Seen<Mark> {
     let mut seen = Seen {
         sandbox: sandbox.to_owned(),
         ..Seen::default()
     };
     let made = Api::connect(data).and_then(|mut api| api.create(sandbox, Image::Host));
     match made {
-        Ok(_) => seen.created = power.when() == When::Before,
+        Ok(_) => seen.created = Some(power.mark()),
         Err(failure) => {
             seen.note(&failure);
             return seen;
@@ -137,7 +207,7 @@ pub(crate) fn work(
     seen
 }
 
-impl Seen {
+impl Seen<Mark> {
     fn add(&mut self, part: Self) {
         self.events.extend(part.events);
         self.asked.extend(part.asked);
@@ -165,7 +235,7 @@ fn keep_asking(
     shape: Shape,
     power: &Power,
     stop: &AtomicBool,
-) -> Seen {
+) -> Seen<Mark> {
     let mut seen = Seen::default();
     let mut api = match Api::connect(data) {
         Ok(api) => api,
@@ -180,15 +250,15 @@ fn keep_asking(
         }
         let op = format!("{client}-{nth}");
         let spec = command(&["sh", "-c", &script(&op, client, shape.ballast)]);
-        seen.asked.push(op.clone());
+        seen.asked.push((power.mark(), op.clone()));
         let intents = &mut seen.intents;
         let done = api.exec(sandbox, &op, &spec, |view| {
-            intents.push((power.when(), view.id.clone(), view.intent_seq));
+            intents.push((power.mark(), view.id.clone(), view.intent_seq));
         });
         match done {
             Ok(settled) => seen
                 .settled
-                .push((power.when(), settled.view, settled.stdout)),
+                .push((power.mark(), settled.view, settled.stdout)),
             Err(failure) => {
                 seen.note(&failure);
                 break;
@@ -205,14 +275,14 @@ fn keep_forking(
     shape: Shape,
     power: &Power,
     stop: &AtomicBool,
-) -> Seen {
+) -> Seen<Mark> {
     let path = format!("/v1/sandboxes/{sandbox}/forks");
     let mut nth = 0;
     after_each(data, sandbox, "f", shape, power, stop, |api, seen, op| {
         let fork = format!("{sandbox}-f{nth}");
         let ask = serde_json::json!({ "names": [fork] });
         api.call::<Vec<SandboxView>>(hyper::Method::POST, &path, Some(&ask))?;
-        seen.forks.push((power.when(), fork, op));
+        seen.forks.push((power.mark(), fork, op));
         nth += 1;
         Ok(if nth < MAX_FORKS {
             Next::More
@@ -230,12 +300,12 @@ fn keep_pushing(
     shape: Shape,
     power: &Power,
     stop: &AtomicBool,
-) -> Seen {
+) -> Seen<Mark> {
     let path = format!("/v1/sandboxes/{sandbox}/push");
     let ask = serde_json::json!({ "store": { "url": store } });
     after_each(data, sandbox, "p", shape, power, stop, |api, seen, op| {
         let view: PushView = api.call(hyper::Method::POST, &path, Some(&ask))?;
-        seen.pushes.push((power.when(), view.seq, op));
+        seen.pushes.push((power.mark(), view.seq, op));
         Ok(Next::More)
     })
 }
@@ -254,8 +324,8 @@ fn after_each(
     shape: Shape,
     power: &Power,
     stop: &AtomicBool,
-    mut then: impl FnMut(&mut Api, &mut Seen, String) -> Result<Next, Failure>,
-) -> Seen {
+    mut then: impl FnMut(&mut Api, &mut Seen<Mark>, String) -> Result<Next, Failure>,
+) -> Seen<Mark> {
     let mut seen = Seen::default();
     let mut api = match Api::connect(data) {
         Ok(api) => api,
@@ -270,10 +340,10 @@ fn after_each(
         }
         let op = format!("{client}-{nth}");
         let spec = command(&["sh", "-c", &script(&op, client, shape.ballast)]);
-        seen.asked.push(op.clone());
+        seen.asked.push((power.mark(), op.clone()));
         let done = api.exec(sandbox, &op, &spec, |_| {}).and_then(|settled| {
             seen.settled
-                .push((power.when(), settled.view, settled.stdout));
+                .push((power.mark(), settled.view, settled.stdout));
             then(&mut api, &mut seen, op)
         });
         match done {
@@ -295,14 +365,14 @@ fn keep_calling(
     shape: Shape,
     power: &Power,
     stop: &AtomicBool,
-) -> Seen {
+) -> Seen<Mark> {
     let mut seen = Seen::default();
     for nth in 0.. {
         if stop.load(Ordering::Relaxed) {
             break;
         }
         let op = format!("c-{nth}");
-        seen.asked.push(op.clone());
+        seen.asked.push((power.mark(), op.clone()));
         let output = Command::new(program)
             .arg("--data")
             .arg(data)
@@ -318,14 +388,14 @@ fn keep_calling(
             .then(|| serde_json::from_slice::<OpView>(&output.stderr).ok())
             .flatten();
         match view {
-            Some(view) => seen.settled.push((power.when(), view, output.stdout)),
+            Some(view) => seen.settled.push((power.mark(), view, output.stdout)),
             None => break,
         }
     }
     seen
 }
 
-fn follow(data: &Path, sandbox: &str, power: &Power) -> Seen {
+fn follow(data: &Path, sandbox: &str, power: &Power) -> Seen<Mark> {
     let mut seen = Seen::default();
     let api = match Api::connect(data) {
         Ok(api) => api,
@@ -337,7 +407,7 @@ fn follow(data: &Path, sandbox: &str, power: &Power) -> Seen {
     let (events, wrong) = (&mut seen.events, &mut seen.wrong);
     let path = format!("/v1/sandboxes/{sandbox}/journal?from=1&follow=true");
     let followed = api.lines(&path, |line| match serde_json::from_slice(line) {
-        Ok(event) => events.push((power.when(), event)),
+        Ok(event) => events.push((power.mark(), event)),
         // An event that cannot be read any more ends the stream with an error.
         Err(_) if line.starts_with(b"{\"error\"") => {}
         Err(error) => wrong.push(format!("a line of the journal is no event: {error}")),

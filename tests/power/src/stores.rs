@@ -8,7 +8,7 @@ use bench::Failure;
 use blob::{GcOptions, PullOptions, Store};
 use protocol::StoreAt;
 
-use crate::load::Seen;
+use crate::load::{Seen, When};
 use crate::tally::Tally;
 
 /// Younger snapshots stay: a push may be about to point a ref to one.
@@ -44,7 +44,7 @@ pub(crate) fn keep_collecting(store: &Path, stop: &AtomicBool) {
 pub(crate) fn check(
     store: &Path,
     scratch: &Path,
-    seen: &[Seen],
+    seen: &[Seen<When>],
     tally: &mut Tally,
 ) -> Result<(), Failure> {
     if !store.join("config").exists() {

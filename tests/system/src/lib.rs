@@ -16,6 +16,7 @@ pub mod points;
 pub mod process;
 pub mod rng;
 pub mod run;
+pub mod s3;
 mod trouble;
 pub mod world;
 

@@ -23,6 +23,7 @@ pub const ALL: &[&str] = &[
     "sup_settled",
     "before_rewound",
     "after_rewound",
+    "before_flushed_start",
     "before_push_commit",
     "after_push_commit",
     "after_push_ref",

@@ -461,3 +461,47 @@ fn blame_names_the_command_that_changed_a_file() -> Res<()> {
     assert!(none.err().contains("there never was"), "{}", none.err());
     world.end_clean()
 }
+
+#[test]
+fn a_checkpoint_that_the_pool_lost_is_told_and_the_others_are_there() -> Res<()> {
+    let world = World::new("lost-cut")?.with_env("DURABLE_POOL", "copy");
+    world.create("ada", &[])?;
+    world.sh("ada", "echo 1 > f")?.ok()?;
+    world.must(&["checkpoint", "ada", "--label", "one"])?;
+    world.sh("ada", "echo 2 > f")?.ok()?;
+    world.must(&["stop", "ada"])?;
+    let problem = || -> Res<String> {
+        let view = world.json(&["ps", "--json"])?;
+        Ok(view["problem"].as_str().unwrap_or_default().to_owned())
+    };
+    assert_eq!(problem()?, "");
+    let view = world.json(&["ps", "--json"])?;
+    let last = view["last_cut"].as_str().unwrap_or_default().to_owned();
+    let daemon = world.daemon().ok_or_else(|| trouble("no daemon"))?;
+    assert!(process::terminate(daemon, Duration::from_secs(20)));
+    let mut found = 0;
+    for workspace in std::fs::read_dir(world.data().join("pool/cuts"))? {
+        let cut = workspace?.path().join(&last);
+        if cut.exists() {
+            std::fs::remove_dir_all(cut)?;
+            found += 1;
+        }
+    }
+    assert_eq!(found, 1, "{last}");
+    let told = problem()?;
+    let wanted =
+        format!("lost 1 of its checkpoints, the last of them {last}: its files may be older");
+    assert!(told.contains(&wanted), "{told}");
+    assert!(world.must(&["ps"])?.out().contains("the pool lost"));
+    let gone = world.run(&["fork", "ada", "--at", &last, "--name", "bob"])?;
+    assert_eq!(gone.code, Some(125), "{}", gone.err());
+    world.must(&["rewind", "ada", "--to", "one"])?;
+    assert_eq!(world.sh("ada", "cat f")?.out(), "1\n");
+    // What is lost stays lost, and the files are those of a checkpoint that is there.
+    let told = problem()?;
+    assert!(
+        told.ends_with(&format!("the last of them {last}")),
+        "{told}"
+    );
+    world.end_clean()
+}

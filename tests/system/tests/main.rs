@@ -6,9 +6,11 @@ use std::io::Write as _;
 
 mod bad;
 mod branches;
+mod edges;
 mod exec;
 mod file_api;
 mod files;
+mod flush;
 mod full;
 mod images;
 mod journal;
@@ -18,8 +20,10 @@ mod odd;
 mod readme;
 mod replay;
 mod room;
+mod s3;
 mod stores;
 mod support;
+mod trees;
 mod user;
 
 /// Whether we are root. A test that needs it says that it was left out.

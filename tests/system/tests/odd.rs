@@ -33,6 +33,20 @@ fn fifty_megabytes_of_noise_are_read_again_to_the_bit() -> Res<()> {
     world.end_clean()
 }
 
+/// The pool could not tell whether such a file is still what was written.
+#[test]
+fn nobody_takes_the_checksums_of_a_file_away() -> Res<()> {
+    let world = world("nocow")?;
+    let done = world
+        .sh("ada", "touch f && ! chattr +C f && lsattr -l f")?
+        .ok()?;
+    assert!(
+        done.err().contains("Operation not permitted") && !done.out().contains("No_COW"),
+        "{done:?}"
+    );
+    world.end_clean()
+}
+
 #[test]
 fn shells_end_as_they_do_elsewhere() -> Res<()> {
     let world = world("shells")?;

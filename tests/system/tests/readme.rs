@@ -59,6 +59,7 @@ fn its_commands_work_as_written() -> Res<()> {
         let needs_network = [
             "durable harness ",
             "durable run ",
+            "durable fork ada --flush ",
             "durable create bob --image oci:",
             "durable create eve --replicate s3:",
         ];
@@ -78,7 +79,7 @@ fn its_commands_work_as_written() -> Res<()> {
         }
     }
     assert!(ran >= 7, "{commands:?}");
-    assert_eq!(left_out.len(), 4, "{left_out:?} need a key or the network");
+    assert_eq!(left_out.len(), 5, "{left_out:?} need a key or the network");
     // The second exec with the same id ran nothing; the files came out.
     assert_eq!(
         std::fs::read_to_string(here.join("result/log"))?,

@@ -9,7 +9,7 @@ use system_tests::{Res, World, journal, process, trouble};
 use crate::support::{op, world};
 
 /// Files of every kind that a workspace may hold, made in an operation.
-const ODD_FILES: &str = r#"
+pub(crate) const ODD_FILES: &str = r#"
     mkdir -p deep/er && echo text > f && ln f deep/hard && ln -s ../nowhere deep/link && mkfifo pipe
     printf 'a\0b' > "$(printf 'n\303\244me\nline \377')" && truncate -s 5M sparse && printf end >> sparse
     chmod 4750 f && chown 12:34 deep && touch -h -d '2001-02-03 04:05:06.789' deep/link && touch -d '1999-01-01 00:00:00.5' deep/er
@@ -17,7 +17,7 @@ const ODD_FILES: &str = r#"
     rm -f /usr/bin/whoami; mkdir -p /root/.agent && head -c 300000 /dev/urandom > /root/.agent/memory
 "#;
 /// Everything of these files that can be told, in one text.
-const TOLD: &str = r#"
+pub(crate) const TOLD: &str = r#"
     for tree in /workspace /root; do cd $tree
         find . -mindepth 1 -printf '%P %y %m %U %G %n %s %T@ %l\0' | sort -z | tr '\0' '\n'
         find . -type f -print0 | sort -z | xargs -0 sha256sum -z | tr '\0' '\n'

@@ -112,6 +112,7 @@ impl Bench<'_> {
         let ask = ForkSandbox {
             names: names.clone(),
             at: at.map(str::to_owned),
+            flush: None,
         };
         let path = format!("/v1/sandboxes/{SANDBOX}/forks");
         let begun = Instant::now();

@@ -21,9 +21,10 @@ const MAX_WORDS: u64 = 4096;
 
 /// Copy files between the host and a sandbox: into one as an operation, journaled and followed by a cut.
 ///
-/// `NAME:PATH` is a path in a sandbox. A destination that ends with `/` is a directory to copy into; any other is the
-/// copy's own path. Symbolic links are copied as links and never followed, on either side. Pipes, sockets and devices are
-/// left out. Copying out of a sandbox is no operation and leaves no trace in the journal.
+/// `NAME:PATH` is a path in a sandbox. A destination that ends with `/` is a directory to copy
+/// into; any other is the copy's own path. Directories above it are made where there are none.
+/// Symbolic links are copied as links and never followed, on either side. Pipes, sockets and
+/// devices are left out. Copying out of a sandbox is no operation and leaves no trace in the journal.
 ///
 /// Example: durable cp ./src ada:/workspace/
 #[derive(clap::Args)]
@@ -219,7 +220,10 @@ async fn fetch(world: &World, name: &SandboxName, from: &str, to: &Path) -> Resu
         (_, Some(broken)) => Err(broken),
         (Err(error), None) => Err(ApiError::new(
             ErrorCode::Unavailable,
-            format!("cannot write the copy: {error}"),
+            format!("cannot write the copy: {}", reason(&error)),
+        )
+        .hint(
+            "files that are there are whole; the one that failed is not, nor what came after it",
         )),
         (Ok(unpacked), None) => {
             note_skipped(unpacked.skipped);
@@ -335,9 +339,41 @@ fn unpack(
             std::io::copy(&mut entry, &mut device)?;
             continue;
         }
-        entry.unpack(&at)?;
+        if kind.is_file() {
+            unpack_file(&mut entry, &at)?;
+        } else {
+            entry.unpack(&at)?;
+        }
     }
     Ok(told)
+}
+
+/// Writes beside the target first: what is there under its name is whole.
+fn unpack_file(entry: &mut tar::Entry<'_, impl std::io::Read>, at: &Path) -> std::io::Result<()> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let name = at.file_name().unwrap_or_default().as_bytes();
+    // Names may be 255 bytes long; the ending must fit too.
+    let mut beside = std::ffi::OsString::from(".");
+    beside.push(std::ffi::OsStr::from_bytes(&name[..name.len().min(200)]));
+    beside.push(format!(".durable-{}", std::process::id()));
+    let beside = at.with_file_name(beside);
+    let written = entry
+        .unpack(&beside)
+        .and_then(|_| std::fs::rename(&beside, at));
+    if written.is_err() {
+        // The failure is told; a half that cannot be removed has a name that says what it is.
+        let _gone = std::fs::remove_file(&beside);
+    }
+    written.map_err(|e| std::io::Error::new(e.kind(), format!("{}: {}", at.display(), reason(&e))))
+}
+
+/// The last cause says why: the library around it names what it was at.
+fn reason(error: &std::io::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
 }
 
 /// Whether a device, a pipe or a socket is there.

@@ -23,7 +23,7 @@ pub(crate) struct Args {
 /// What a sandbox is made from; shared by `create` and `run`.
 #[derive(clap::Args)]
 pub(crate) struct Shape {
-    /// Where its root comes from: `host` or `dir:PATH`.
+    /// Where its root comes from: `host`, `dir:PATH`, `oci:REF` from a registry, `oci-archive:FILE` or `docker-archive:FILE`.
     #[arg(long, default_value = "host", value_name = "IMAGE")]
     image: String,
     /// Memory for all of its processes, such as 512M or 2G.
@@ -75,7 +75,8 @@ impl Shape {
             replicate: self
                 .replicate
                 .as_deref()
-                .map(|store| super::store::at(store, self.replicate_key.as_deref())),
+                .map(|store| super::store::at(store, self.replicate_key.as_deref()))
+                .transpose()?,
             env: environment(&self.sandbox_env)?,
             cwd: None,
         })

@@ -12,10 +12,14 @@ use serde_json::Value;
 
 use super::{Outcome, World, at, parse, print, print_line};
 
+/// Something could not be seen, as `ls` and `find` end then.
+const UNSEEN: u8 = 1;
+
 /// List a directory of a sandbox: kind and mode, owner, bytes, age and name.
 ///
-/// A listing is no operation: nothing is journaled. A stopped sandbox is started for it. Characters of a name that would
-/// disturb a terminal are escaped; `--json` gives every name exactly.
+/// What may not be read is left out and told at the end, with exit code 1. A listing is no operation:
+/// nothing is journaled. A stopped sandbox is started for it. Characters of a name that would disturb
+/// a terminal are escaped; `--json` gives every name exactly.
 ///
 /// Example: durable ls ada /workspace -R
 #[derive(clap::Args)]
@@ -44,7 +48,15 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
     while let Some(line) = lines.next().await? {
         let value: Value = understood(&line)?;
         if let Some(error) = value.get("error") {
-            return Err(understood(error.to_string().as_bytes())?);
+            let error: ApiError = understood(error.to_string().as_bytes())?;
+            return match error.code {
+                // All the rest is listed.
+                ErrorCode::Denied => {
+                    world.tell(&error);
+                    Ok(ExitCode::from(UNSEEN))
+                }
+                _ => Err(error),
+            };
         }
         if world.json {
             print(&line);

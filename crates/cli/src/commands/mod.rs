@@ -95,6 +95,14 @@ pub(crate) struct World {
     pub(crate) json: bool,
 }
 
+impl World {
+    /// Tells an error beside an answer, in the form that is wanted.
+    fn tell(&self, error: &ApiError) {
+        let form = if self.json { Form::Json } else { Form::Text };
+        let _code = failure::tell(error, form);
+    }
+}
+
 type Outcome = Result<ExitCode, ApiError>;
 
 /// Reads the command line and runs the command.

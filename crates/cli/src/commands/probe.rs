@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http_body_util::BodyExt as _;
 use hyper::Method;
-use protocol::api::{ChangeView, OpView};
+use protocol::api::{ChangeView, ForkSandbox, OpView};
 use protocol::{ApiError, ErrorCode, OpId, OpSpec, Replay, Role, SandboxName};
 use serde::Serialize;
 
@@ -84,7 +84,12 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
         .map(|n| parse(&format!("{source}-{stamp:06x}-{n}")))
         .collect();
     // All of the same instant, however long the first ones take.
-    let forks = fork::fork(&source, names?, None, world).await?;
+    let ask = ForkSandbox {
+        names: names?,
+        at: None,
+        flush: None,
+    };
+    let forks = fork::fork(&source, &ask, world).await?;
     let runs = candidates.iter().zip(&forks).map(|(candidate, fork)| {
         let start = fork
             .forked_from

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use hyper::Method;
 use protocol::SandboxName;
-use protocol::api::SandboxView;
+use protocol::api::{SandboxState, SandboxView};
 use protocol::{ApiError, ErrorCode};
 
 use super::{Outcome, World, parse};
@@ -42,11 +42,21 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
         };
         let open = view.open_ops.len();
         if open > 0 && !args.force {
-            return Err(ApiError::new(
-                ErrorCode::Conflict,
-                format!("{open} operations run in sandbox `{name}`"),
-            )
-            .hint(format!("`durable stop {name}` first, or use --force")));
+            return Err(match &view.problem {
+                // Nothing runs to an end that anybody will hear of.
+                Some(problem) if view.state == SandboxState::Damaged => ApiError::new(
+                    ErrorCode::Conflict,
+                    format!("{open} operations of sandbox `{name}` have no known end: {problem}"),
+                )
+                .hint(format!(
+                    "`durable push {name} --as OTHER` or `durable fork {name}` saves its files; --force removes it"
+                )),
+                _ => ApiError::new(
+                    ErrorCode::Conflict,
+                    format!("{open} operations run in sandbox `{name}`"),
+                )
+                .hint(format!("`durable stop {name}` first, or use --force")),
+            });
         }
         if !world.json {
             failure::note(&format!(

@@ -29,30 +29,81 @@ pub(crate) struct Args {
     dir: Option<PathBuf>,
     #[command(flatten)]
     shape: Shape,
-    /// Where model requests go; the provider's own address where not given.
-    #[arg(long, value_name = "URL")]
-    model_url: Option<String>,
-    /// The variable of our environment that holds the real key. It stays on the host.
-    #[arg(long, value_name = "VAR")]
-    model_key_env: Option<String>,
-    /// What the endpoint speaks: `anthropic` or `openai`; the agent's usual one where not given.
-    #[arg(long, value_name = "API", value_parser = ["anthropic", "openai"])]
-    model_api: Option<String>,
-    /// The model to ask for.
-    #[arg(long, value_name = "MODEL")]
-    model: Option<String>,
-    /// Add to the agent's environment; `K` alone takes our value.
-    #[arg(long, short = 'e', value_name = "K=V")]
-    env: Vec<String>,
-    /// Give it a terminal.
-    #[arg(short = 't', long)]
-    tty: bool,
+    #[command(flatten)]
+    how: How,
     /// Start it and print the sandbox's name, without waiting.
     #[arg(short = 'd', long, conflicts_with = "tty")]
     detach: bool,
     /// The agent and its arguments.
     #[arg(last = true, required = true, value_name = "AGENT ARGS")]
     command: Vec<String>,
+}
+
+/// How an agent is started.
+#[derive(clap::Args)]
+pub(crate) struct How {
+    /// Where model requests go; where not given, as before, and at first the provider's own address.
+    #[arg(long, value_name = "URL")]
+    pub(super) model_url: Option<String>,
+    /// The variable of our environment that holds the real key. It stays on the host.
+    #[arg(long, value_name = "VAR")]
+    model_key_env: Option<String>,
+    /// What the endpoint speaks; where not given, what the agent usually does, or the source's did.
+    #[arg(long, value_name = "API", value_parser = ["anthropic", "openai"])]
+    pub(super) model_api: Option<String>,
+    /// The model to ask for.
+    #[arg(long, value_name = "MODEL")]
+    pub(super) model: Option<String>,
+    /// Add to the agent's environment; `K` alone takes our value.
+    #[arg(long, short = 'e', value_name = "K=V")]
+    env: Vec<String>,
+    /// Give it a terminal.
+    #[arg(short = 't', long)]
+    tty: bool,
+}
+
+impl How {
+    /// Whether anything was said of it.
+    pub(super) fn is_given(&self) -> bool {
+        self.tty
+            || !self.env.is_empty()
+            || [
+                &self.model_url,
+                &self.model_key_env,
+                &self.model_api,
+                &self.model,
+            ]
+            .iter()
+            .any(|given| given.is_some())
+    }
+
+    /// Reads the key.
+    pub(super) fn key(&self) -> Result<Option<String>, ApiError> {
+        let Some(var) = &self.model_key_env else {
+            return Ok(None);
+        };
+        match std::env::var(var) {
+            Ok(key) if !key.trim().is_empty() => Ok(Some(key)),
+            _ => Err(ApiError::new(
+                ErrorCode::Invalid,
+                format!("--model-key-env {var}: the variable is not set"),
+            )
+            .hint(format!(
+                "export {var} with the key in it; it stays on this host"
+            ))),
+        }
+    }
+
+    /// The size of the terminal that it is to get.
+    pub(super) fn tty(&self) -> Option<TtySize> {
+        self.tty
+            .then(|| terminal_size().unwrap_or(TtySize { rows: 24, cols: 80 }))
+    }
+
+    /// What is added to its environment.
+    pub(super) fn env(&self) -> Result<std::collections::BTreeMap<String, String>, ApiError> {
+        environment(&self.env)
+    }
 }
 
 pub(crate) async fn run(args: Args, world: &World) -> Outcome {
@@ -78,7 +129,7 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
     }
     let is_new = ensure(world, &sandbox, &args).await?;
     let input = match (
-        args.tty,
+        args.how.tty,
         std::io::IsTerminal::is_terminal(&std::io::stdin()),
     ) {
         (true, true) => Input::Terminal,
@@ -87,13 +138,13 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
     };
     let Some(ask) = session else {
         let spec = OpSpec {
-            argv: args.command,
             cwd: None,
-            env: environment(&args.env)?,
+            env: args.how.env()?,
             user: None,
             timeout_ms: None,
-            tty: tty(args.tty),
-            stdin: args.tty,
+            tty: args.how.tty(),
+            stdin: args.how.tty,
+            argv: args.command,
             replay: Replay::Never,
             role: Role::Command,
         };
@@ -130,48 +181,35 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
     follow_session(world, &sandbox, &view.id, input).await
 }
 
-fn tty(wanted: bool) -> Option<TtySize> {
-    wanted.then(|| terminal_size().unwrap_or(TtySize { rows: 24, cols: 80 }))
-}
-
 fn session(args: &Args) -> Result<StartSession, ApiError> {
-    let key = match &args.model_key_env {
-        None => None,
-        Some(var) => match std::env::var(var) {
-            Ok(key) if !key.trim().is_empty() => Some(key),
-            _ => {
-                return Err(ApiError::new(
-                    ErrorCode::Invalid,
-                    format!("--model-key-env {var}: the variable is not set"),
-                )
-                .hint(format!(
-                    "export {var} with the key in it; it stays on this host"
-                )));
-            }
-        },
-    };
+    let how = &args.how;
+    let key = how.key()?;
     let harness = &args.command[0];
-    let openai = args.model_api.as_deref() == Some("openai");
-    let usual = if harness == "claude" || (args.model_api.is_some() && !openai) {
-        "https://api.anthropic.com"
-    } else {
-        "https://api.openai.com"
-    };
-    let url = args
+    let url = how
         .model_url
         .clone()
-        .or_else(|| key.as_ref().map(|_| usual.to_owned()));
+        .or_else(|| key.as_ref().map(|_| usual_url(harness, how).to_owned()));
     Ok(StartSession {
         harness: harness.clone(),
         args: args.command[1..].to_vec(),
         cwd: None,
-        tty: tty(args.tty),
+        tty: how.tty(),
         model_url: url,
         model_key: key,
-        model_api: args.model_api.clone(),
-        model: args.model.clone(),
-        env: environment(&args.env)?,
+        model_api: how.model_api.clone(),
+        model: how.model.clone(),
+        env: how.env()?,
     })
+}
+
+/// Where the provider itself is asked.
+fn usual_url(harness: &str, how: &How) -> &'static str {
+    let openai = how.model_api.as_deref() == Some("openai");
+    if harness == "claude" || (how.model_api.is_some() && !openai) {
+        "https://api.anthropic.com"
+    } else {
+        "https://api.openai.com"
+    }
 }
 
 /// Creates the sandbox where it does not exist, with the directory's content in it; returns whether it did.

@@ -1,11 +1,13 @@
 //! Blob stores: `durable push`, `durable pull` and `durable store`.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use blob::{GcOptions, Run, SnapshotId, Store};
 use clap::Subcommand;
+use clap::builder::OsStringValueParser;
 use engine::remote;
 use hyper::Method;
 use protocol::api::{PullSandbox, PushSandbox, PushView, SandboxView};
@@ -20,18 +22,27 @@ pub(super) struct Place {
     #[arg(long, env = "DURABLE_STORE", value_name = "STORE")]
     store: String,
     /// A file with an age identity. A store that is made with one is encrypted to it; nobody without it can read anything.
-    #[arg(long, env = "DURABLE_STORE_KEY", value_name = "FILE")]
-    key: Option<PathBuf>,
+    #[arg(long, env = "DURABLE_STORE_KEY", value_name = "FILE", value_parser = OsStringValueParser::new())]
+    key: Option<OsString>,
 }
 
 impl Place {
-    pub(super) fn at(&self) -> StoreAt {
-        at(&self.store, self.key.as_deref())
+    pub(super) fn at(&self) -> Result<StoreAt, ApiError> {
+        // An empty variable is none.
+        let key = self.key.as_ref().filter(|key| !key.is_empty());
+        at(&self.store, key.map(Path::new))
     }
 }
 
 /// A store as the daemon finds it: it has another working directory.
-pub(super) fn at(store: &str, key: Option<&Path>) -> StoreAt {
+pub(super) fn at(store: &str, key: Option<&Path>) -> Result<StoreAt, ApiError> {
+    if store.is_empty() {
+        return Err(
+            ApiError::new(ErrorCode::Invalid, "the store's name is empty")
+                .hint("give a directory or an address such as s3://BUCKET/PREFIX"),
+        );
+    }
+    key.map_or(Ok(()), check_private)?;
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let url = if store.contains("://") {
         store.to_owned()
@@ -39,11 +50,29 @@ pub(super) fn at(store: &str, key: Option<&Path>) -> StoreAt {
         absolute(Path::new(store)).display().to_string()
     };
     let device = (!url.contains("://")).then(|| remote::device_of(Path::new(&url)));
-    StoreAt {
+    Ok(StoreAt {
         url,
         key_file: key.map(absolute),
         device: device.flatten(),
+    })
+}
+
+/// Refuses a key that others could take, as ssh does. What else may be wrong with the file is told by who reads it.
+fn check_private(key: &Path) -> Result<(), ApiError> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let Ok(found) = key.metadata() else {
+        return Ok(());
+    };
+    let mode = found.permissions().mode() & 0o777;
+    if !found.is_file() || mode & 0o077 == 0 {
+        return Ok(());
     }
+    let message = format!(
+        "key file {} is open to other users of this machine (mode {mode:04o})",
+        key.display()
+    );
+    Err(ApiError::new(ErrorCode::Denied, message)
+        .hint(format!("`chmod 600 {}` closes it", key.display())))
 }
 
 /// Put a sandbox into a blob store: its files as they are now, its journal and the output of its operations.
@@ -69,7 +98,7 @@ pub(crate) struct PushArgs {
 pub(crate) async fn push(args: PushArgs, world: &World) -> Outcome {
     let name: SandboxName = parse(&args.name)?;
     let ask = PushSandbox {
-        store: args.place.at(),
+        store: args.place.at()?,
         name: args.called.as_deref().map(parse).transpose()?,
         all: args.all,
     };
@@ -112,7 +141,7 @@ pub(crate) async fn pull(args: PullArgs, world: &World) -> Outcome {
     let from: SandboxName = parse(&args.from)?;
     let name = args.name.as_deref().map(parse).transpose()?;
     let ask = PullSandbox {
-        store: args.place.at(),
+        store: args.place.at()?,
         name: name.unwrap_or_else(|| from.clone()),
         from,
     };
@@ -176,7 +205,7 @@ enum Verb {
 
 pub(crate) fn run(args: Args, json: bool) -> Outcome {
     match args.verb {
-        Verb::Ls { place } => list(&place.at(), json)?,
+        Verb::Ls { place } => list(&place.at()?, json)?,
         Verb::Verify { place, repair } => return verify(&open(&place)?, repair, json),
         Verb::Rm { name, place } => remote::forget(&open(&place)?, &parse(&name)?)?,
         Verb::Gc {
@@ -190,7 +219,7 @@ pub(crate) fn run(args: Args, json: bool) -> Outcome {
 }
 
 fn open(place: &Place) -> Result<Store, ApiError> {
-    remote::open_existing(&place.at(), None)
+    remote::open_existing(&place.at()?, None)
 }
 
 fn list(at: &StoreAt, json: bool) -> Result<(), ApiError> {
@@ -321,7 +350,14 @@ fn keygen(file: &Path, json: bool) -> Result<(), ApiError> {
     });
     written.map_err(|e| {
         let message = format!("cannot make the key file {}: {e}", file.display());
-        ApiError::new(ErrorCode::Invalid, message).hint("an existing file is never written over")
+        let error = ApiError::new(ErrorCode::Invalid, message);
+        match e.kind() {
+            std::io::ErrorKind::AlreadyExists => {
+                error.hint("an existing file is never written over")
+            }
+            std::io::ErrorKind::NotFound => error.hint("make its directory first"),
+            _ => error.hint("give the name of a new file in a directory that you may write to"),
+        }
     })?;
     if json {
         return print_json(&serde_json::json!({"file": file, "recipient": key.recipient()}));

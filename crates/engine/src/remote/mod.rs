@@ -119,6 +119,7 @@ pub fn forget(store: &Store, name: &SandboxName) -> Result<(), ApiError> {
 /// # Errors
 /// What is wrong with the address, the key or the store.
 pub fn open(at: &StoreAt, cache: Option<&Path>) -> Result<Store, ApiError> {
+    check_directory(at)?;
     let key = at.key_file.as_deref().map(key).transpose()?;
     let options = Options {
         cache: cache.map(Path::to_owned),
@@ -169,6 +170,7 @@ fn directory(at: &StoreAt) -> Option<&Path> {
 /// # Errors
 /// `not_found`, or as [`open`].
 pub fn open_existing(at: &StoreAt, cache: Option<&Path>) -> Result<Store, ApiError> {
+    check_directory(at)?;
     if let Some(path) = directory(at)
         && !path.join("config").exists()
     {
@@ -176,6 +178,21 @@ pub fn open_existing(at: &StoreAt, cache: Option<&Path>) -> Result<Store, ApiErr
         return Err(ApiError::new(ErrorCode::NotFound, message).hint("`durable push` makes one"));
     }
     open(at, cache)
+}
+
+/// Refuses a path at which something else is.
+fn check_directory(at: &StoreAt) -> Result<(), ApiError> {
+    match directory(at) {
+        Some(path) if path.exists() && !path.is_dir() => {
+            let message = format!(
+                "{} is no directory, and a blob store is one",
+                path.display()
+            );
+            Err(ApiError::new(ErrorCode::Invalid, message)
+                .hint("give a directory, which need not exist yet, or an address such as s3://BUCKET/PREFIX"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn cache(shared: &Shared) -> PathBuf {
@@ -219,10 +236,16 @@ fn key(file: &Path) -> Result<Key, ApiError> {
     let text = zeroize::Zeroizing::new(text);
     let line = text.lines().map(str::trim);
     let mut line = line.filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let line = line
-        .next_back()
-        .ok_or_else(|| invalid("it is empty".into()))?;
-    Key::from_str(line).map_err(|e| invalid(e.to_string()))
+    let one = line.next().ok_or_else(|| invalid("it is empty".into()))?;
+    // Which one a store would be made with is not ours to choose.
+    let more = line.count();
+    if more > 0 {
+        let count = more + 1;
+        return Err(invalid(format!(
+            "it holds {count} lines that are no comments, and one identity is wanted"
+        )));
+    }
+    Key::from_str(one).map_err(|e| invalid(e.to_string()))
 }
 
 fn main_ref(name: &SandboxName) -> String {

@@ -122,11 +122,8 @@ impl Engine {
         let handle = self.get(name)?;
         let which = if ask.all { Which::All } else { Which::Labeled };
         // The files as they are now are what is pushed; where there are none, that is so.
-        match handle.hold(None).await {
-            // It went on elsewhere and takes no cuts any more; what it has can be saved under another name.
-            Err(overtaken) if overtaken.code == ErrorCode::Conflict => {}
-            held => drop(held?),
-        }
+        // (One that went on elsewhere takes no cuts any more; what it has can be saved under another name.)
+        drop(handle.hold(None).await?);
         let called = ask.name.unwrap_or_else(|| name.clone());
         handle.push_to(&ask.store, &called, which).await
     }
@@ -143,8 +140,12 @@ impl Handle {
         let (mut patience, mut since) = (PATIENCE, Since::LastPush);
         loop {
             match self.try_push(at, called, which, since).await {
-                Err(Tried::Swept) if patience > 0 => patience -= 1,
+                Err(Tried::Swept | Tried::Overtaken) if patience > 0 => patience -= 1,
                 Err(Tried::Swept) => return Err(of_blob(&blob::Error::Swept)),
+                Err(Tried::Overtaken) => {
+                    let what = format!("others push `{called}` to the store all the time");
+                    return Err(ApiError::new(ErrorCode::Unavailable, what).hint("try again"));
+                }
                 // What was pushed before cannot be read there any more: all of it is here.
                 Err(Tried::Lacking(_)) if since == Since::LastPush => since = Since::Ever,
                 Err(Tried::Lacking(failure)) => return Err(failure),
@@ -305,16 +306,7 @@ impl Work {
             .store
             .set_ref(&main_ref(&self.before.name), self.before.generation, &id)
         {
-            Err(blob::Error::Moved { .. }) => {
-                let what = format!(
-                    "somebody else pushed `{}` to the store meanwhile",
-                    self.before.name
-                );
-                return Err(Tried::Failed(
-                    ApiError::new(ErrorCode::Conflict, what)
-                        .hint("look what it is, and push again"),
-                ));
-            }
+            Err(blob::Error::Moved { .. }) => return Err(Tried::Overtaken),
             moved => moved?,
         };
         failpoint::hit("after_push_ref");
@@ -423,6 +415,9 @@ impl Read for Events {
 pub(crate) enum Tried {
     /// A collection took away what it relied on: it has to be begun anew.
     Swept,
+    /// The ref was moved meanwhile. By one of ours, whose client had gone away: what it pushed is an earlier state of the
+    /// sandbox, and the next try goes on from it. By somebody else's: the next try says so.
+    Overtaken,
     /// Something that an earlier push left there is missing or damaged.
     Lacking(ApiError),
     Failed(ApiError),
@@ -438,6 +433,7 @@ impl From<blob::Error> for Tried {
     fn from(error: blob::Error) -> Self {
         match error {
             blob::Error::Swept => Self::Swept,
+            blob::Error::Moved { .. } => Self::Overtaken,
             blob::Error::Chunk(_) => Self::Lacking(of_blob(&error)),
             error => Self::Failed(of_blob(&error)),
         }

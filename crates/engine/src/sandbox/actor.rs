@@ -8,7 +8,7 @@ use journal::{Append, Durability, New};
 use protocol::api::{ForkedFrom, OpPhase, OpView, SandboxState, SandboxView, SessionView};
 use protocol::control::{FromSupervisor, ToSupervisor};
 use protocol::{
-    ApiError, Boot, Epoch, ErrorCode, Event, EventId, Head, OpId, OpSpec, Origin, Outcome,
+    ApiError, Boot, CutId, Epoch, ErrorCode, Event, EventId, Head, OpId, OpSpec, Origin, Outcome,
     SandboxId, SandboxName, Seq, Settlement, Stored,
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -110,6 +110,8 @@ pub(super) struct Sandbox {
     pub(super) epoch: Epoch,
     pub(super) phase: Phase,
     pub(super) problem: Option<ApiError>,
+    /// Cuts that the pool had lost when the daemon started.
+    lost: HashSet<CutId>,
     pub(super) live: HashMap<OpId, Live>,
     pub(super) waiting: Vec<(OpId, OpSpec, Origin, Reply<Attached>)>,
     pub(super) starters: Vec<Reply<()>>,
@@ -142,7 +144,16 @@ pub(super) struct Sandbox {
     pub(super) replica: Replica,
 }
 
-/// Starts the task of a sandbox whose journal was folded to `head` under `epoch`. It answers nobody before the files are made.
+/// What is known of a sandbox's files besides its journal.
+#[derive(Default)]
+pub(crate) struct Files {
+    /// They are being made.
+    pub(crate) made: Option<Made>,
+    /// Cuts that the pool lost.
+    pub(crate) lost: HashSet<CutId>,
+}
+
+/// Starts the task of a sandbox whose journal was folded to `head` under `epoch`. It answers nobody before its files are made.
 pub(crate) fn spawn(
     shared: Arc<Shared>,
     id: SandboxId,
@@ -150,8 +161,9 @@ pub(crate) fn spawn(
     state: State,
     head: Head,
     epoch: Epoch,
-    made: Option<Made>,
+    files: Files,
 ) -> (Handle, oneshot::Receiver<()>) {
+    let Files { made, lost } = files;
     let (requests, incoming) = mpsc::channel(QUEUE);
     let (done, finished) = mpsc::unbounded_channel();
     let sender = watch::Sender::new(sender_of(&state));
@@ -175,6 +187,7 @@ pub(crate) fn spawn(
         epoch,
         phase: Phase::Down,
         problem: None,
+        lost,
         live: HashMap::new(),
         waiting: Vec::new(),
         starters: Vec::new(),
@@ -745,6 +758,32 @@ impl Sandbox {
         }
     }
 
+    /// Says what the pool lost of it, where it did.
+    fn loss(&self) -> Option<String> {
+        let lost = self
+            .state
+            .cuts
+            .iter()
+            .filter(|cut| self.lost.contains(&cut.id));
+        let last = lost.clone().last()?;
+        let told = format!(
+            "the pool lost {} of its checkpoints, the last of them {}",
+            lost.count(),
+            last.id
+        );
+        // Where nobody went back since, the files go on from what the pool still had.
+        let is_behind = self.state.last_rewind().is_none_or(|seq| seq < last.at);
+        Some(if is_behind {
+            format!(
+                "{told}: its files may be older than its journal, or damaged; `durable rewind {} --to CHECKPOINT` goes back to one \
+                 that is there",
+                self.name
+            )
+        } else {
+            told
+        })
+    }
+
     fn view(&self) -> SandboxView {
         let (state, boot) = match &self.phase {
             _ if self.problem.is_some() => (SandboxState::Damaged, None),
@@ -757,7 +796,7 @@ impl Sandbox {
         SandboxView {
             state,
             boot,
-            problem: problem.map(|p| p.message.clone()),
+            problem: problem.map(|p| p.message.clone()).or_else(|| self.loss()),
             ..view_of(&self.name, &self.state, self.head, self.epoch)
         }
     }

@@ -190,7 +190,16 @@ impl Handle {
 impl Sandbox {
     pub(super) fn checkpoint(&mut self, asked: Asked, turn: &mut Turn) {
         if let Some(problem) = &self.problem {
-            answer(turn, asked.reply, Err(problem.clone()));
+            // One that went on elsewhere takes no cuts any more. Who only looks, or forks, gets the last one.
+            let looks = asked.hold == Hold::Yes && problem.code == ErrorCode::Conflict;
+            let place = match looks {
+                true => Ok(self.last_place()),
+                false => Err(problem.clone()),
+            };
+            if let Ok(place) = &place {
+                self.hold(place);
+            }
+            answer(turn, asked.reply, place);
             return;
         }
         if let Some(label) = &asked.label
@@ -243,6 +252,15 @@ impl Sandbox {
                 self.hold(&place);
             }
             answer(turn, reply, Ok(place));
+        }
+    }
+
+    /// The end of the journal with the last cut.
+    fn last_place(&self) -> Place {
+        let tip = self.state.last_cut().and_then(|id| self.state.cut(id));
+        Place {
+            at: self.head.seq,
+            cut: tip.map(|cut| (cut.workspace.clone(), cut.id.clone())),
         }
     }
 

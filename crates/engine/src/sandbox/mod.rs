@@ -22,7 +22,7 @@ use protocol::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub(crate) use actor::{spawn, view_of};
+pub(crate) use actor::{Files, spawn, view_of};
 pub use checkpoints::{Held, Place};
 pub(crate) use life::remove_state;
 

@@ -41,6 +41,31 @@ const CHOOSES_SESSION: &[&str] = &[
     "--settings",
 ];
 
+/// What chooses a session that was there before, or its name.
+const OLD_SESSION: &[&str] = &[
+    "-r",
+    "--resume",
+    "-c",
+    "--continue",
+    "--session-id",
+    "--fork-session",
+    "--from-pr",
+];
+/// What it keeps of conversations below `~/.claude`. The directory of a project also holds its memory, which stays.
+const CONVERSATIONS: &[&str] = &[
+    "projects/*/*.jsonl",
+    "projects/*/sessions-index.json",
+    "projects/*/????????-????-????-????-????????????",
+    "history.jsonl",
+    "file-history/*",
+    "paste-cache/*",
+    "plans/*",
+    "session-env/*",
+    "sessions/*",
+    "tasks/*",
+    "todos/*",
+];
+
 const REFUSED: &[(&[&str], &str)] = &[
     (
         &["--bare", "--safe-mode"],
@@ -187,6 +212,22 @@ impl Driver for Claude {
 
     fn ended(&self, start: &Start, outcome: &Outcome) -> Ended {
         crate::driver::ended(is_session(&parse(start)), outcome)
+    }
+
+    fn afresh(&self, start: &Start, note: &str) -> Vec<String> {
+        let mut words = parse(start).words_without(OLD_SESSION);
+        words.extend(["--".to_owned(), crate::words::literal(note)]);
+        words
+    }
+
+    fn conversations(&self, start: &Start) -> Vec<String> {
+        let of_claude = |what| format!("{}/.claude/{what}", start.home);
+        CONVERSATIONS.iter().map(of_claude).collect()
+    }
+
+    fn last_input(&self, start: &Start, transcript: Option<&[u8]>) -> Option<String> {
+        let given = parse(start).rest.pop();
+        transcript.and_then(repair::last_prompt).or(given)
     }
 }
 

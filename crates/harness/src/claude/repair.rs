@@ -195,6 +195,13 @@ fn prompt(line: &Line) -> Option<&str> {
     (is(line, "user") && is_talk(line) && !summary && text != RESUME_PROMPT).then_some(text)
 }
 
+/// The last prompt of the user that is more than a stop.
+pub(super) fn last_prompt(transcript: &[u8]) -> Option<String> {
+    let (lines, _) = jsonl::read(transcript);
+    let mut prompts = lines.iter().rev().filter_map(prompt);
+    prompts.find(|text| !is_stop(text)).map(str::to_owned)
+}
+
 /// What it writes as the user when the user stopped the turn.
 fn is_stop(text: &str) -> bool {
     text.starts_with("[Request interrupted by user")

@@ -40,6 +40,19 @@ const CHOOSES_SESSION: &[&str] = &[
     "--model",
 ];
 
+/// What chooses a session that was there before, or its name.
+const OLD_SESSION: &[&str] = &[
+    "-c",
+    "--continue",
+    "-r",
+    "--resume",
+    "--session",
+    "--session-id",
+    "--fork",
+];
+/// What the files of its sessions are called: a time, and an id.
+const SESSION_FILES: &str = "????-??-??T??-??-??-???Z_*.jsonl";
+
 const SUBCOMMANDS: &[&str] = &[
     "install",
     "remove",
@@ -148,6 +161,33 @@ impl Driver for Pi {
 
     fn ended(&self, start: &Start, outcome: &Outcome) -> Ended {
         crate::driver::ended(is_session(&parse(start)), outcome)
+    }
+
+    fn afresh(&self, start: &Start, note: &str) -> Vec<String> {
+        let mut words = parse(start).words_without(OLD_SESSION);
+        words.extend(["--".to_owned(), crate::words::literal(note)]);
+        words
+    }
+
+    fn conversations(&self, start: &Start) -> Vec<String> {
+        let args = parse(start);
+        // A directory of the user's choice may hold more than sessions, so they are known by their names there.
+        let mut old = vec![
+            format!("{}/.pi/agent/sessions/*", start.home),
+            // Where older versions had them: it moves them in at its start.
+            format!("{}/.pi/agent/*.jsonl", start.home),
+            format!("{}/{SESSION_FILES}", session_dir(start, &args)),
+        ];
+        if let Session::At(path) = session(start, &args) {
+            old.push(path);
+        }
+        old
+    }
+
+    fn last_input(&self, start: &Start, transcript: Option<&[u8]>) -> Option<String> {
+        let mut words = parse(start).rest.into_iter();
+        let given = words.rfind(|word| !word.starts_with('@'));
+        transcript.and_then(repair::last_prompt).or(given)
     }
 }
 

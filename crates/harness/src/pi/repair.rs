@@ -160,6 +160,13 @@ fn prompt(line: &Line) -> Option<&str> {
     (role(line) == Some("user") && text != RESUME_PROMPT).then_some(text)
 }
 
+/// The last prompt of the user where the conversation stands.
+pub(super) fn last_prompt(transcript: &[u8]) -> Option<String> {
+    let (lines, _) = jsonl::read(transcript);
+    let branch = branch(&lines).into_iter();
+    branch.rev().find_map(prompt).map(str::to_owned)
+}
+
 fn tool_uses(line: &Line) -> impl Iterator<Item = ToolUse> {
     let content = line
         .value

@@ -93,7 +93,7 @@ const NETLINK_ROUTE: u64 = 0;
 /// Plain Linux, with an old release number, for a debugger without address randomisation; and the question itself.
 const PERSONALITIES: [u64; 6] = [0, 0x8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff];
 
-const IOCTLS: [u64; 11] = [
+const IOCTLS: [u64; 12] = [
     0x5412,      // TIOCSTI: types into somebody else's terminal
     0x541c,      // TIOCLINUX: the same on a console
     0x5000_9401, // BTRFS_IOC_SNAP_CREATE: nested subvolumes hide data from snapshots
@@ -104,6 +104,7 @@ const IOCTLS: [u64; 11] = [
     0x5000_943f, // BTRFS_IOC_SNAP_DESTROY_V2
     0x4008_9413, // BTRFS_IOC_DEFAULT_SUBVOL
     0x4008_941a, // BTRFS_IOC_SUBVOL_SETFLAGS
+    0x4008_6602, // FS_IOC_SETFLAGS: `chattr +C` takes a file's checksums away, and its damage is seen by nobody
     0x8004_587d, // FS_IOC_SHUTDOWN
 ];
 

@@ -16,6 +16,7 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, RenameFlags, U
 use rustix::io::Errno;
 
 use super::see::{self, path_of, problem, unfit};
+use super::stale;
 use crate::sys::EndSignals;
 
 const NEW_MODE: u32 = 0o644;
@@ -212,10 +213,8 @@ impl Temporary {
         let dir = rustix::io::fcntl_dupfd_cloexec(&slot.dir, 3).map_err(failed)?;
         // Before the file is there: a signal then finds it, or finds none.
         let signals = EndSignals::block().map_err(|e| problem("write", &slot.full, e))?;
-        let name = slot.name.as_os_str().as_bytes();
-        // Names may be 255 bytes long; the ending must fit too.
-        let mut named = [b".", &name[..name.len().min(200)]].concat();
-        named.extend(format!(".durable-{}", std::process::id()).into_bytes());
+        stale::remove(&dir);
+        let named = stale::beside(slot.name.as_os_str().as_bytes());
         let name = PathBuf::from(OsString::from_vec(named));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let create = || {

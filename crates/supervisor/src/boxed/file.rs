@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::{Error, failed};
+use super::{Error, failed, stale};
 
 const NEW_MODE: u32 = 0o644;
 
@@ -44,10 +45,11 @@ pub(super) fn write(path: &Path, mode: Option<u32>, input: &mut impl Read) -> Re
     fs::create_dir_all(dir).map_err(failed("create directory", dir))?;
     let old = fs::metadata(path).map(|meta| meta.permissions().mode() & 0o7777);
     let mode = mode.unwrap_or_else(|| old.unwrap_or(NEW_MODE));
+    let dir_file = File::open(dir).map_err(failed("open directory", dir))?;
+    stale::remove(&dir_file);
     let temporary = Temporary::new(path)?;
     temporary.fill(mode, input)?;
     fs::rename(&temporary.path, path).map_err(failed("replace", path))?;
-    let dir_file = File::open(dir).map_err(failed("open directory", dir))?;
     dir_file.sync_all().map_err(failed("sync directory", dir))
 }
 
@@ -67,12 +69,8 @@ struct Temporary {
 
 impl Temporary {
     fn new(path: &Path) -> Result<Self, Error> {
-        let mut name = OsString::from(".");
-        name.push(path.file_name().unwrap_or_default());
-        // Names may be 255 bytes long; the ending must fit too.
-        let mut name: OsString = shorten(&name);
-        name.push(format!(".durable-{}", std::process::id()));
-        let path = path.with_file_name(name);
+        let name = stale::beside(path.file_name().unwrap_or_default().as_bytes());
+        let path = path.with_file_name(OsString::from_vec(name));
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -106,10 +104,4 @@ impl Drop for Temporary {
         // After the rename there is nothing to remove.
         let _gone: io::Result<()> = fs::remove_file(&self.path);
     }
-}
-
-fn shorten(name: &OsString) -> OsString {
-    use std::os::unix::ffi::{OsStrExt, OsStringExt};
-    let bytes = name.as_bytes();
-    OsString::from_vec(bytes[..bytes.len().min(200)].to_vec())
 }

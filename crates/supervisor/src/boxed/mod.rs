@@ -3,8 +3,10 @@
 mod alter;
 mod apply;
 mod file;
+mod forget;
 mod see;
 mod serve;
+mod stale;
 mod tar_in;
 mod tar_out;
 mod watch;
@@ -35,7 +37,7 @@ pub(crate) enum Error {
     Usage(&'static str),
 }
 
-const USAGE: &str = "usage: __box files | change JSON | tar-out PATH | tar-in DIR | apply DIR | read PATH | write PATH [--mode OCTAL] | remove PATH";
+const USAGE: &str = "usage: __box files | change JSON | tar-out PATH | tar-in DIR | apply DIR | read PATH | write PATH [--mode OCTAL] | remove PATH | forget PATTERN...";
 
 /// Exit codes: done, failed, called wrongly.
 const DONE: i32 = 0;
@@ -112,6 +114,9 @@ fn run(args: &[OsString]) -> Result<(), Error> {
         [verb, path] if *verb == "read" => file::read(Path::new(path), &mut io::stdout().lock()),
         [verb, path] if *verb == "remove" => {
             std::fs::remove_file(path).map_err(failed("remove", Path::new(path)))
+        }
+        [verb, patterns @ ..] if *verb == "forget" && !patterns.is_empty() => {
+            forget::forget(patterns)
         }
         [verb, path] if *verb == "write" => {
             file::write(Path::new(path), None, &mut io::stdin().lock())

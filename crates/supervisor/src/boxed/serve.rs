@@ -153,28 +153,32 @@ fn list(channel: &mut Channel, path: &Path, recursive: bool) -> Result<(), Stop>
     }
     // Not by recursion: a tree may be deeper than a stack. A directory's entries stand together, before what is below.
     let mut left = VecDeque::from([PathBuf::new()]);
-    // What this user may not see is told at the end; the rest is listed.
-    let mut first = None;
+    // What cannot be seen is told at the end; the rest is listed.
+    let mut unseen = Unseen::default();
     while let Some(below) = left.pop_front() {
         let here = path.join(&below);
-        let dir = match see::open(&here, OFlags::RDONLY | OFlags::DIRECTORY) {
-            Ok(dir) => dir,
-            // It was removed, or became something else, since it was seen.
-            Err(Errno::NOENT | Errno::NOTDIR) if below != Path::new("") => continue,
-            Err(Errno::ACCESS) if below != Path::new("") => {
-                first.get_or_insert(problem("list", &here, Errno::ACCESS));
+        let opened = see::open(&here, OFlags::RDONLY | OFlags::DIRECTORY);
+        let listed = opened.and_then(|dir| names(&dir).map(|names| (dir, names)));
+        let (dir, names) = match listed {
+            Ok(listed) => listed,
+            Err(errno) if below == Path::new("") => {
+                return Err(problem("list", &here, errno).into());
+            }
+            Err(errno) => {
+                unseen.add("list", &here, errno);
                 continue;
             }
-            Err(errno) => return Err(problem("list", &here, errno).into()),
         };
         let mut deeper = Vec::new();
-        for name in names(&dir).map_err(|errno| problem("list", &here, errno))? {
+        for name in names {
             let name = PathBuf::from(OsString::from_vec(name));
             let full = below.join(&name);
             let entry = match see::at(&dir, &name, name_of(&full)) {
                 Ok(entry) => entry,
-                Err(Errno::NOENT) => continue,
-                Err(errno) => return Err(problem("read", &here.join(&name), errno).into()),
+                Err(errno) => {
+                    unseen.add("read", &here.join(&name), errno);
+                    continue;
+                }
             };
             channel.say(&Say::Entry(entry.clone()))?;
             if recursive && entry.kind == Kind::Directory {
@@ -185,7 +189,35 @@ fn list(channel: &mut Channel, path: &Path, recursive: bool) -> Result<(), Stop>
             left.push_front(full);
         }
     }
-    first.map_or(Ok(()), |problem| Err(problem.into()))
+    unseen.told()
+}
+
+/// What a listing has to leave out.
+#[derive(Default)]
+struct Unseen {
+    first: Option<Problem>,
+    more: u64,
+}
+
+impl Unseen {
+    fn add(&mut self, verb: &str, path: &Path, errno: Errno) {
+        match errno {
+            // It was removed, or became something else, or its process ended, since it was seen.
+            Errno::NOENT | Errno::NOTDIR | Errno::SRCH => {}
+            _ if self.first.is_some() => self.more += 1,
+            errno => self.first = Some(problem(verb, path, errno)),
+        }
+    }
+
+    fn told(self) -> Result<(), Stop> {
+        let Some(mut first) = self.first else {
+            return Ok(());
+        };
+        if self.more > 0 {
+            first.words = format!("{} (and {} more like it)", first.words, self.more);
+        }
+        Err(first.into())
+    }
 }
 
 /// The names in a directory, sorted.

@@ -162,7 +162,11 @@ pub(crate) async fn content(
             let error = ApiError::new(
                 ErrorCode::Invalid,
                 format!("the range has nothing of the file's {size} bytes"),
-            );
+            )
+            .hint(match size {
+                0 => "it is empty; ask for it without a range".to_owned(),
+                _ => format!("its bytes are counted from 0 to {}", size - 1),
+            });
             put(&mut head, CONTENT_RANGE, &format!("bytes */{size}"));
             return Ok((StatusCode::RANGE_NOT_SATISFIABLE, head, Json(error)).into_response());
         }
