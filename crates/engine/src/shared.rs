@@ -53,19 +53,6 @@ impl Shared {
         self.config.data.join("secrets").join(format!("{id}.json"))
     }
 
-    /// Returns the file that holds the model endpoint and key of a session which has not taken them yet.
-    #[must_use]
-    pub fn session_secret_file(&self, session: &SessionId) -> PathBuf {
-        let name = format!("{SESSION_SECRET}{session}.json");
-        self.config.data.join("secrets").join(name)
-    }
-
-    /// Returns the session that such a file is of, by its name.
-    pub(crate) fn session_of_secret(name: &str) -> Option<SessionId> {
-        let id = name.strip_prefix(SESSION_SECRET)?.strip_suffix(".json")?;
-        id.parse().ok()
-    }
-
     /// Refuses to begin something on a disk that is almost full: what is left is for what was begun.
     ///
     /// # Errors
@@ -85,6 +72,19 @@ impl Shared {
         Err(ApiError::new(ErrorCode::Unavailable, full).hint(format!(
             "free space on the disk of {data}; what runs goes on, and everything else as soon as there is room"
         )))
+    }
+
+    /// Returns the file that holds the model endpoint and key of a session which has not taken them yet.
+    #[must_use]
+    pub fn session_secret_file(&self, session: &SessionId) -> PathBuf {
+        let name = format!("{SESSION_SECRET}{session}.json");
+        self.config.data.join("secrets").join(name)
+    }
+
+    /// Returns the session that such a file is of, by its name.
+    pub(crate) fn session_of_secret(name: &str) -> Option<SessionId> {
+        let id = name.strip_prefix(SESSION_SECRET)?.strip_suffix(".json")?;
+        id.parse().ok()
     }
 
     /// Returns where harnesses are installed.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use system_tests::api::Api;
+use system_tests::world::fresh_path;
 use system_tests::{Client, Done, Res, World, process, run, trouble};
 
 use crate::is_root;
@@ -126,7 +127,8 @@ impl Drop for Disk {
 impl Small {
     fn new(label: &str, bytes: u64) -> Res<Self> {
         let world = World::new(label)?;
-        let (image, disk) = (world.root().join("disk.ext4"), world.root().join("disk"));
+        // Not in the world: whoever makes a mount namespace meanwhile keeps the device for a while.
+        let (image, disk) = (fresh_path("disk.ext4"), world.root().join("disk"));
         std::fs::File::create(&image)?.set_len(bytes)?;
         std::fs::create_dir(&disk)?;
         let mut mkfs = Command::new("mkfs.ext4");
@@ -135,6 +137,8 @@ impl Small {
         let mut mount = Command::new("mount");
         mount.args(["-o", "loop"]).arg(&image).arg(&disk);
         run::run(mount)?.ok()?;
+        // It goes with the device.
+        std::fs::remove_file(&image)?;
         let data = disk.join("data").to_string_lossy().into_owned();
         Ok(Self {
             disk: Disk(disk),
@@ -362,7 +366,7 @@ fn a_pool_without_room_fails_the_operation_and_keeps_every_cut() -> Res<()> {
     small.must(&["exec", "ada", "--", "sh", "-c", write])?;
     small.must(&["checkpoint", "ada", "--label", "early"])?;
     // And names, once there is no room for content.
-    let fill = "cat /dev/zero > big; mkdir d && cd d && seq 1 1000000 | xargs sh -c 'touch \"$@\" 2>/dev/null || exit 255' x; true";
+    let fill = "cat /dev/zero > big; mkdir d && cd d && seq 1 1000000 | xargs -n 100 sh -c 'touch \"$@\" 2>/dev/null || exit 255' x; true";
     let done = small.run(&["exec", "ada", "--op", "fill", "--", "bash", "-c", fill])?;
     assert_eq!(done.code, Some(0), "{}", done.err());
     assert!(done.err().contains("No space left"), "{}", done.err());
