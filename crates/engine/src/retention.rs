@@ -62,6 +62,7 @@ mod tests {
             at_ms: UnixMillis(NOW - age_ms),
             label: None,
             quiet: true,
+            still: true,
             abandoned: false,
             replicated: false,
         }

@@ -167,6 +167,8 @@ pub struct Cut {
     pub label: Option<String>,
     /// Whether no operation was running at that instant.
     pub quiet: bool,
+    /// Whether every process stood still at that instant.
+    pub still: bool,
     /// Whether a rewind left it on another branch.
     pub abandoned: bool,
     /// Whether a blob store has it.
@@ -260,6 +262,7 @@ impl State {
             at_ms: first.at,
             label: None,
             quiet: true,
+            still: true,
             abandoned: false,
             replicated: false,
         });
@@ -350,7 +353,7 @@ impl State {
                 }
                 self.open.retain(|open| open != op);
             }
-            Event::CutTaken { cut, open } => {
+            Event::CutTaken { cut, open, still } => {
                 self.cuts.push_back(Cut {
                     workspace: self.workspace.clone(),
                     id: cut.clone(),
@@ -359,6 +362,7 @@ impl State {
                     at_ms: stored.at,
                     label: None,
                     quiet: open.is_empty(),
+                    still: *still,
                     abandoned: false,
                     replicated: false,
                 });

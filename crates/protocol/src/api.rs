@@ -124,6 +124,9 @@ pub struct CheckpointView {
     pub abandoned: bool,
     /// Whether no operation was running at that instant.
     pub quiet: bool,
+    /// Whether every process stood still for it, or none was there: all files as they were at one instant.
+    #[serde(default)]
+    pub still: bool,
     /// What it holds: `files`.
     pub holds: String,
     /// What it survives: `local` is this machine's disk, `replicated` a blob store.

@@ -235,6 +235,9 @@ pub enum Event {
         /// Operations that were running at that instant; empty for a quiet cut.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         open: Vec<OpId>,
+        /// Whether every process of the sandbox stood still: it shows all files as they were at one instant.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        still: bool,
     },
     /// A cut was made a checkpoint with a name: it is kept until the label is taken off.
     CutLabeled {

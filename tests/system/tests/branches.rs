@@ -105,19 +105,27 @@ fn a_cut_of_running_writers_shows_one_instant() -> Res<()> {
     );
     let running = world.start(&["exec", "ada", "--op", "runs", "--", "bash", "-c", &script])?;
     assert!(running.wait_out(3, Duration::from_secs(30)));
+    let mut still = 0;
     for nth in 0..12 {
         let fork = format!("try-{nth}");
-        world.must(&["fork", "ada", "--name", &fork])?;
+        let cut = world.json(&["checkpoint", "ada", "--json"])?;
+        let at = cut["id"].as_str().unwrap_or_default();
+        world.must(&["fork", "ada", "--at", at, "--name", &fork])?;
         let look = "for f in a b; do tr -d '\\0' < $f | wc -c; wc -c < $f; tail -n 1 $f | cut -d' ' -f1; done";
         let seen = world.must(&["exec", &fork, "--", "sh", "-c", look])?.out();
         let seen: Vec<u64> = seen.lines().map(|n| n.parse().unwrap_or(0)).collect();
         let [a_text, a_size, a_last, b_text, b_size, b_last] = seen[..] else {
             return Err(trouble(format!("cannot read {seen:?}")));
         };
-        assert_eq!((a_text, b_text), (a_size, b_size), "no holes: {seen:?}");
-        assert!(a_last == b_last || a_last == b_last + 1, "{seen:?}");
+        // A machine that is busy with its disk may not stop them in time, and says so.
+        if cut["still"] == true {
+            still += 1;
+            assert_eq!((a_text, b_text), (a_size, b_size), "no holes: {seen:?}");
+            assert!(a_last == b_last || a_last == b_last + 1, "{seen:?}");
+        }
         world.must(&["rm", &fork])?;
     }
+    assert!(still > 0, "they were never stopped");
     gate.open()?;
     assert_eq!(running.finish()?.code, Some(0));
     world.end_clean()

@@ -108,7 +108,11 @@ async fn list(name: &str, world: &World) -> Outcome {
             view.label.clone(),
             view.current.then(|| "(current)".to_owned()),
             view.abandoned.then(|| "(abandoned branch)".to_owned()),
-            (!view.quiet).then(|| "(operations were running)".to_owned()),
+            match (view.quiet, view.still) {
+                (true, _) => None,
+                (false, true) => Some("(operations were running, and stood still)".to_owned()),
+                (false, false) => Some("(operations were running)".to_owned()),
+            },
         ];
         let notes: Vec<String> = notes.into_iter().flatten().collect();
         print_line(

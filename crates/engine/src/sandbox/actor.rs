@@ -14,7 +14,7 @@ use protocol::{
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::checkpoints::{Asked, Holds, Place, release};
-use super::cuts::Settling;
+use super::cuts::{Settling, Taken};
 use super::life::{AfterCrash, Crashed, Up};
 use super::replicate::{Replica, Waits};
 use super::{Attached, Handle, Progress, QUEUE, Reply, Request, StdinState};
@@ -36,7 +36,7 @@ pub(super) enum Done {
         ops: Vec<Settling>,
         asked: Vec<Asked>,
         cut: protocol::CutId,
-        result: Result<bool, ApiError>,
+        result: Result<Taken, ApiError>,
     },
     Crashed(Crashed),
     Restored(Result<(Option<protocol::CutId>, protocol::WorkspaceId), ApiError>),

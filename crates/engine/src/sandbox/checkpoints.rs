@@ -274,6 +274,7 @@ impl Sandbox {
             current: current == Some(&cut.id),
             abandoned: cut.abandoned,
             quiet: cut.quiet,
+            still: cut.still,
             holds: "files".to_owned(),
             durability: if cut.replicated {
                 "replicated"

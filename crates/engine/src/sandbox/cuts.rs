@@ -2,6 +2,7 @@
 //!
 //! Operations that end while a cut is being taken share the next one, so many at once cost two cuts, not many.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -19,6 +20,15 @@ pub(super) struct Settling {
     pub(super) op: OpId,
     pub(super) attempt: u32,
     pub(super) settlement: Settlement,
+}
+
+/// What became of a cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// Nothing changed, so none was taken.
+    Nothing,
+    /// One was, of processes that stood still or went on.
+    Cut { still: bool },
 }
 
 impl Sandbox {
@@ -39,13 +49,17 @@ impl Sandbox {
                 Ok(cut) => cut,
                 Err(bad) => unreachable_id(&bad),
             };
-            let still = || -> Box<dyn Send> {
-                let running = shared.level.find(&dir);
-                Box::new(running.and_then(|running| shared.level.freeze(&running)))
+            let running = shared.level.find(&dir);
+            let still = Cell::new(running.is_none());
+            let stop = || -> Box<dyn Send> {
+                let frozen = running.as_ref().and_then(|r| shared.level.freeze(r));
+                still.set(running.is_none() || frozen.is_some());
+                Box::new(frozen)
             };
-            let result = shared.pool.cut_still(&workspace, &cut, &still);
+            let result = shared.pool.cut_still(&workspace, &cut, &stop);
+            let still = still.get();
             let result = result
-                .map(|cut| cut.is_some())
+                .map(|cut| cut.map_or(Taken::Nothing, |_| Taken::Cut { still }))
                 .map_err(|e| error::of_pool(&e));
             // The task may have ended: then nobody settles, and the next daemon takes the cut again.
             let _ended = done.send(Done::Cut {
@@ -62,14 +76,14 @@ impl Sandbox {
         ops: Vec<Settling>,
         asked: Vec<Asked>,
         cut: CutId,
-        result: Result<bool, ApiError>,
+        result: Result<Taken, ApiError>,
         turn: &mut Turn,
     ) {
         self.cutting = false;
         let refused = result.as_ref().err().cloned();
         let (cut, failed) = match result {
-            Ok(true) => (Some(cut), None),
-            Ok(false) => (None, None),
+            Ok(Taken::Cut { still }) => (Some((cut, still)), None),
+            Ok(Taken::Nothing) => (None, None),
             Err(error) => {
                 tracing::error!(sandbox = %self.name, error = %error.message, "no cut could be taken");
                 (
@@ -78,7 +92,7 @@ impl Sandbox {
                 )
             }
         };
-        if let Some(cut) = &cut {
+        if let Some((cut, still)) = &cut {
             let open = &self.state.open;
             let open = open
                 .iter()
@@ -90,9 +104,11 @@ impl Sandbox {
                 Event::CutTaken {
                     cut: cut.clone(),
                     open,
+                    still: *still,
                 },
             );
         }
+        let cut = cut.map(|(cut, _)| cut);
         for Settling {
             op,
             attempt,

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// How long processes may take to stop: they do when they leave the kernel, which one that waits for a disk does later. A cut
 /// of running processes is better than a long halt.
-const WITHIN: Duration = Duration::from_millis(100);
+const WITHIN: Duration = Duration::from_millis(500);
 
 /// Stops and lets go on, with the process that watches over it.
 #[derive(Debug, Default)]
