@@ -33,6 +33,10 @@ const MAX_FORKS: usize = 1024;
 /// The supervisor and one small process.
 const MIN_MEMORY: u64 = 4 << 20;
 
+/// The supervisor's threads and one small process; and what Linux can count.
+const MIN_PIDS: u64 = 16;
+const MAX_PIDS: u64 = 4 << 20;
+
 /// What the file system sets aside for a few changes at once.
 const MIN_DISK: u64 = 16 << 20;
 
@@ -234,6 +238,17 @@ impl Engine {
                 format!("a memory limit of {memory} bytes leaves no room for the sandbox itself"),
             )
             .hint("give at least 4M"));
+        }
+        if let Some(pids) = ask
+            .limits
+            .pids
+            .filter(|pids| !(MIN_PIDS..=MAX_PIDS).contains(pids))
+        {
+            return Err(ApiError::new(
+                ErrorCode::Invalid,
+                format!("a limit of {pids} processes and threads cannot be held"),
+            )
+            .hint(format!("give {MIN_PIDS} to {MAX_PIDS}")));
         }
         if let Some(disk) = ask.limits.disk_bytes {
             if disk < MIN_DISK {

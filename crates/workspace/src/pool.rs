@@ -134,7 +134,8 @@ pub trait Pool: Send + Sync {
     /// keeps that cut under its own name among the new head's: whatever becomes of `of`, the new workspace has everything.
     ///
     /// Durable on return. What a crash left out is made by the same call again, which leaves alone what is there; so the
-    /// name may be written down first, and the call repeated as long as nobody wrote to the head.
+    /// name may be written down first, and the call repeated as long as nobody wrote to the head. A whole fork needs its
+    /// source no more.
     ///
     /// # Errors
     /// [`crate::Error::NoCut`] if there is none of that name; [`crate::Error::Full`] if the pool is. Nothing is left then.

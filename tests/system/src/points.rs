@@ -32,6 +32,8 @@ pub const ALL: &[&str] = &[
     "after_forked",
     "mid_fork",
     "frozen",
+    "before_removed",
+    "after_removed",
 ];
 
 /// A process that stands at a place. Dropped, it is let go on.

@@ -159,6 +159,41 @@ fn what_a_killed_daemon_had_stopped_goes_on_without_it() -> Res<()> {
 }
 
 #[test]
+fn a_daemon_killed_over_a_removal_leaves_its_forks_and_no_half() -> Res<()> {
+    let world = World::new("removed")?.with_points()?;
+    world.create("ada", &[])?;
+    for point in ["before_removed", "after_removed"] {
+        let name = format!("of-{point}").replace('_', "-");
+        world.create(&name, &[])?;
+        world.must(&["exec", &name, "--", "sh", "-c", "echo kept > f"])?;
+        let forks = format!("{name}-fork");
+        world.must(&["fork", &name, "--count", "2", "--name", &forks])?;
+        let hit = world.points()?.arm(&[point], 0);
+        let removal = world.start(&["rm", &name])?;
+        let at = hit.recv_timeout(Duration::from_secs(30))?;
+        process::kill(world.daemon().ok_or_else(|| trouble("no daemon"))?);
+        world.points()?.disarm();
+        drop(at);
+        drop(removal.finish()?);
+        for nth in ["1", "2"] {
+            assert_eq!(
+                read(&world, &format!("{forks}-{nth}"))?,
+                "kept\n",
+                "{point}"
+            );
+        }
+        // It is there as it was, or gone.
+        if world.run(&["log", &name])?.code == Some(0) {
+            assert_eq!(point, "before_removed");
+            assert_eq!(read(&world, &name)?, "kept\n");
+        } else {
+            assert_eq!(point, "after_removed");
+        }
+    }
+    world.end_clean()
+}
+
+#[test]
 fn forks_are_all_made_or_none() -> Res<()> {
     let world = world("all-forks")?;
     write(&world, "one", "1")?;
@@ -264,6 +299,12 @@ fn a_labeled_checkpoint_is_kept_and_its_label_is_its_own() -> Res<()> {
         taken.err().contains("belongs to checkpoint"),
         "{}",
         taken.err()
+    );
+    let other = world.run(&["checkpoint", "ada", "--label", "other"])?;
+    assert!(
+        other.err().contains("labeled `keep`"),
+        "a name is not lost without a word: {}",
+        other.err()
     );
     for bad in ["12", "start", "a b", "a@b", ""] {
         let refused = world.run(&["checkpoint", "ada", "--label", bad])?;

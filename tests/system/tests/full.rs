@@ -76,6 +76,22 @@ fn a_limited_sandbox_fills_up_frees_and_goes_on_and_so_do_its_forks() -> Res<()>
     world.must(&["fork", "ada", "--name", "bob"])?;
     let full = world.sh("bob", "dd if=/dev/zero of=big bs=1M count=200")?;
     assert!(full.err().contains("quota exceeded"), "{}", full.err());
+    // A full one can be forked, started and gone back to, so that something can be removed.
+    world.must(&["checkpoint", "bob", "--label", "full"])?;
+    world.must(&["fork", "bob", "--name", "kim"])?;
+    world.must(&["stop", "bob"])?;
+    world.must(&["rewind", "bob", "--to", "full"])?;
+    for name in ["kim", "bob"] {
+        let more = world.sh(name, "dd if=/dev/zero of=more bs=1M count=20")?;
+        assert!(
+            more.err().contains("quota exceeded"),
+            "{name}: {}",
+            more.err()
+        );
+        world.must(&["stop", name])?;
+        let freed = world.sh(name, "rm -f big more && head -c 1000 /dev/zero > g")?;
+        assert_eq!(freed.code, Some(0), "{name}: {}", freed.err());
+    }
     // The limit outlives supervisor and daemon, and a rewind keeps it.
     world.must(&["stop", "ada"])?;
     process::kill(world.daemon().ok_or_else(|| trouble("no daemon"))?);

@@ -169,7 +169,8 @@ impl Handle {
     /// `not_found` for a place that is not there or whose cut was given back; nothing is changed then but that the sandbox
     /// was stopped.
     pub async fn rewind(&self, to: String, grace_ms: u64) -> Result<(), ApiError> {
-        // Before anything is stopped: a place that is not there stops nobody.
+        // Before anything is stopped: neither a place that is not there nor a full disk stops anybody.
+        self.shared.room_to_begin()?;
         let held = self.hold(Some(to.clone())).await?;
         let mut patience = 5;
         loop {
@@ -233,6 +234,12 @@ impl Sandbox {
             if let (Some(label), Some(tip)) = (label, &tip) {
                 if let Some(taken) = self.labeled(&label) {
                     let problem = label_taken(&self.name, &label, &taken.id);
+                    answer(turn, reply, Err(problem));
+                    continue;
+                }
+                // Nothing changed since: the name that it has is not taken off without a word.
+                if let Some(other) = tip.label.as_ref().filter(|other| **other != label) {
+                    let problem = labeled_already(&self.name, other, &tip.id);
                     answer(turn, reply, Err(problem));
                     continue;
                 }
@@ -535,6 +542,15 @@ fn label_taken(name: &SandboxName, label: &str, by: &CutId) -> ApiError {
     let message = format!("label `{label}` of sandbox `{name}` belongs to checkpoint {by}");
     ApiError::new(ErrorCode::Conflict, message).hint(format!(
         "pick another, or take it off first: `durable checkpoint unlabel {name} {label}`"
+    ))
+}
+
+fn labeled_already(name: &SandboxName, other: &str, cut: &CutId) -> ApiError {
+    let message = format!(
+        "nothing changed in sandbox `{name}` since checkpoint {cut}, which is labeled `{other}`"
+    );
+    ApiError::new(ErrorCode::Conflict, message).hint(format!(
+        "use that label, or take it off first: `durable checkpoint unlabel {name} {other}`"
     ))
 }
 

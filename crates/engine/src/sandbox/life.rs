@@ -4,6 +4,8 @@
 //! [`recover::verdict`](crate::recover::verdict) decides for each open operation. A supervisor that knows more than the
 //! journal means that the journal lost its tail: the sandbox stops there, loudly.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use isolation::StartSpec;
@@ -23,6 +25,7 @@ use crate::machine;
 use crate::recover::{Files, Verdict, verdict};
 use crate::shared::Shared;
 use crate::state::{OpState, lost};
+use crate::trees::blocking;
 use crate::{branch, error, images};
 
 /// How long a supervisor that was told to end may take beyond the grace it gives to its processes.
@@ -134,21 +137,46 @@ impl Sandbox {
     fn spawn_connect(&self, start: Option<StartSpec>) {
         let (shared, done) = (self.shared.clone(), self.done.clone());
         let workspace = self.state.workspace.clone();
+        let limit = self.state.spec.limits.disk_bytes;
         let (id, dir, epoch) = (self.id, self.dir.clone(), self.epoch);
         tokio::spawn(async move {
             let up = async {
                 if let Some(spec) = start {
                     let (level, pool) = (shared.level.clone(), shared.pool.clone());
                     let started = move || {
-                        if let Some(bytes) = spec.limits.disk_bytes {
+                        let Some(bytes) = limit else {
+                            return level
+                                .start(&spec)
+                                .map(drop)
+                                .map_err(|e| error::of_level(&e));
+                        };
+                        let limit = |bytes| {
                             let limited = pool.limit(&workspace, bytes);
-                            limited.map_err(|e| error::of_pool(&e))?;
-                        }
-                        level.start(&spec).map_err(|e| error::of_level(&e))
+                            limited.map_err(|e| error::of_pool(&e))
+                        };
+                        // One that cannot be had is told before anything runs. What is full could not be mounted.
+                        limit(bytes)?;
+                        limit(u64::MAX)?;
+                        let running = level.start(&spec).map_err(|e| error::of_level(&e))?;
+                        limit(bytes).inspect_err(|_| {
+                            if let Err(failure) = level.kill(&running) {
+                                tracing::error!(error = %error::chain(&failure), "a supervisor does not end");
+                            }
+                        })
                     };
                     tokio::task::spawn_blocking(started)
                         .await
                         .map_err(|e| error::internal("the start was abandoned", &e))??;
+                } else if let Some(bytes) = limit {
+                    // A daemon may have died between its start and its limit.
+                    let pool = shared.pool.clone();
+                    let limited = move || {
+                        pool.limit(&workspace, bytes)
+                            .map_err(|e| error::of_pool(&e))
+                    };
+                    if let Err(problem) = blocking(limited).await {
+                        tracing::warn!(sandbox = %id, error = %problem.message, "it runs without its limit");
+                    }
                 }
                 let opened = reach(&shared, &dir, epoch).await;
                 let (link, fenced, frames) = opened.map_err(of_link)?;
@@ -712,22 +740,52 @@ impl Sandbox {
         let mut heads = self.state.retired.clone();
         heads.push(self.state.workspace.clone());
         tokio::spawn(async move {
-            let work = shared.clone();
-            let removed = tokio::task::spawn_blocking(move || {
-                end(&work, &dir)?;
-                for head in heads {
-                    work.pool.remove(&head).map_err(|e| error::of_pool(&e))?;
-                }
-                remove_state(&work, id)
-            })
-            .await
-            .unwrap_or_else(|e| Err(error::internal("the removal was abandoned", &e)));
-            let removed = match removed {
-                Ok(()) => forget(&shared, id).await,
-                Err(problem) => Err(problem),
-            };
+            let removed = remove_all(shared, id, dir, heads).await;
             let _ended = done.send(Done::Removed(removed, reply));
         });
+    }
+}
+
+/// Removes everything of a sandbox. The journal goes before its files: what a crash leaves of those is swept, but a journal
+/// without files would be a sandbox that is there and cannot be used.
+async fn remove_all(
+    shared: Arc<Shared>,
+    id: protocol::SandboxId,
+    dir: PathBuf,
+    heads: Vec<WorkspaceId>,
+) -> Result<(), ApiError> {
+    let work = shared.clone();
+    let ended = blocking(move || {
+        end(&work, &dir)?;
+        // A state directory that has one and no journal is taken for one whose journal was lost.
+        remove_file(&dir.join(protocol::paths::state::TABLE))
+    });
+    ended.await?;
+    failpoint::hit("before_removed");
+    let forgotten = match shared.store.remove(id).await {
+        Err(journal::Error::NoSpace) => None,
+        done => Some(done.map_err(|e| error::of_journal(&e))),
+    };
+    if let Some(Err(problem)) = forgotten {
+        return Err(problem);
+    }
+    failpoint::hit("after_removed");
+    let work = shared.clone();
+    let files = blocking(move || {
+        for head in heads {
+            work.pool.remove(&head).map_err(|e| error::of_pool(&e))?;
+        }
+        remove_state(&work, id)
+    });
+    match (forgotten, files.await) {
+        (None, Ok(())) => forget(&shared, id).await,
+        (None, failed) => failed,
+        (Some(_), files) => {
+            if let Err(left) = files {
+                tracing::warn!(sandbox = %id, error = %left.message, "files stay until the next start");
+            }
+            Ok(())
+        }
     }
 }
 

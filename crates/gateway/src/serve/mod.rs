@@ -40,8 +40,8 @@ pub(crate) async fn handle(
     let turn = Dialect::of_turn(&parts.method, path);
     let dialect = turn.unwrap_or_else(|| Dialect::of_client(path, &parts.headers));
     let outcome = match core.upstream() {
-        _ if !is_plain(path) => Err(Refusal::Path),
-        None => Err(Refusal::NotConfigured),
+        _ if !is_plain(path) => refused_unread(body, Refusal::Path).await,
+        None => refused_unread(body, Refusal::NotConfigured).await,
         Some(upstream) => match turn {
             Some(dialect) => self::turn(core, dialect, upstream, finishing, parts, body).await,
             None => {
@@ -51,6 +51,13 @@ pub(crate) async fn handle(
         },
     };
     outcome.unwrap_or_else(|refusal| refusal.response(dialect))
+}
+
+/// Refuses whatever the body says. It is read away first: a client that is still sending when the connection is closed does not
+/// get to hear why.
+async fn refused_unread<T>(body: Incoming, refusal: Refusal) -> Result<T, Refusal> {
+    read(body).await?;
+    Err(refusal)
 }
 
 /// Whether a path stays below the upstream's base.

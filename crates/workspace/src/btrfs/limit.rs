@@ -53,6 +53,12 @@ impl Btrfs {
         btrfs::limit(as_fd(&subvolume), bytes).map_err(refused)
     }
 
+    /// Takes the limit off a head, where it has one.
+    pub(super) fn lift(&self, subvolume: &File) {
+        // Where nothing is counted there is none; where it stays, the next write says so.
+        let _none = btrfs::limit(as_fd(subvolume), u64::MAX);
+    }
+
     /// Counts anew where the kernel gave up counting, as it does when much is removed at once.
     pub(super) fn recount(&self) -> Result<()> {
         let root = open_dir(&self.names.root)?;

@@ -31,6 +31,9 @@ pub(crate) use image::{Attached, IMAGE, is_btrfs, mkfs};
 /// missing in the middle of a commit stops the file system in it, and with it every sandbox.
 const DISK_RESERVE: u64 = 64 << 20;
 
+/// How often a head is restored on a full pool, with a little more room each time.
+const RESTORE_TRIES: u32 = 4;
+
 /// Names the head that a restored head's content came from; on the subvolume's root, outside of `up`.
 const FROM_XATTR: &str = "user.durable.from";
 
@@ -244,6 +247,8 @@ impl Btrfs {
         )
         .or_else(if_there)
         .map_err(|e| Error::errno("restore to", &path, e))?;
+        // The kernel gave it the limit that the cut's head had, and it may be full. It is limited again when it is started.
+        self.lift(&open_dir(&path)?);
         let work = path.join("work");
         // What an overlay left in its work directory belongs to the mount it was cut under. If a power cut undoes this, the
         // next mount cleans it. The directory itself stays: a full pool has no room for another.
@@ -376,14 +381,16 @@ impl Pool for Btrfs {
         self.check_disk()?;
         let snapshot = self.open_cut(of, cut)?;
         let from = format!("{of}/{cut}");
+        let mut tries = RESTORE_TRIES;
         loop {
+            tries -= 1;
             let workspace = new_workspace()?;
             match self.make_from(&snapshot, &workspace, &from) {
                 Ok(()) => return Ok(workspace),
                 Err(error) => {
                     remove_subvolume(&self.names.heads(), workspace.as_str())?;
                     // Going back is the way out of a full pool.
-                    if !matches!(error, Error::Full { .. }) || !self.spare()? {
+                    if tries == 0 || !matches!(error, Error::Full { .. }) || !self.spare()? {
                         return Err(error);
                     }
                 }
@@ -392,6 +399,11 @@ impl Pool for Btrfs {
     }
 
     fn fork_as(&self, of: &WorkspaceId, cut: &CutId, workspace: &WorkspaceId) -> Result<()> {
+        // Whole already, whatever became of its source.
+        let head = self.names.head(workspace).join("work");
+        if head.is_dir() && self.names.cut(workspace, cut).is_dir() {
+            return Ok(());
+        }
         self.check_disk()?;
         let snapshot = self.open_cut(of, cut)?;
         let cuts = self.names.cuts_of(workspace);

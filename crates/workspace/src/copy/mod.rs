@@ -214,6 +214,7 @@ impl Pool for Copy {
     }
 
     fn fork_as(&self, of: &WorkspaceId, cut: &CutId, workspace: &WorkspaceId) -> Result<()> {
+        // Where both are there it is whole, whatever became of its source.
         if !self.names.head(workspace).is_dir() {
             // A cut of another head says nothing of this one.
             self.remove(workspace)?;
