@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, RwLock};
 
 use journal::New;
-use protocol::api::{CreateSandbox, ForkSandbox, SandboxView, SessionView, StartSession};
+use protocol::api::{CreateSandbox, SandboxView, SessionView, StartSession};
 use protocol::{
     ApiError, CutId, Epoch, ErrorCode, Event, Head, SandboxId, SandboxName, SandboxSpec, Seq,
     SessionId, WorkspaceId,
@@ -13,8 +13,7 @@ use tokio::sync::watch;
 use workspace::Keep;
 
 use crate::error;
-use crate::flush::{Flush, Fresh};
-use crate::forks::{self, Claim, Forks, Made};
+use crate::forks::{self, Forks, Made};
 use crate::images;
 use crate::machine;
 use crate::models;
@@ -26,9 +25,6 @@ use crate::state::State;
 
 /// Events read from a journal at a time when it is folded.
 const PAGE: usize = 4096;
-
-/// Forks of one request: more is a mistake, or a way to fill a disk.
-const MAX_FORKS: usize = 1024;
 
 /// The supervisor and one small process.
 const MIN_MEMORY: u64 = 4 << 20;
@@ -55,7 +51,7 @@ pub struct Engine {
     sandboxes: RwLock<HashMap<SandboxName, Handle>>,
     /// Those whose journal cannot be folded: they are shown, can be read as far as they go, and be removed.
     damaged: RwLock<HashMap<SandboxName, (SandboxId, ApiError)>>,
-    forks: Forks,
+    pub(crate) forks: Forks,
 }
 
 /// A sandbox whose journal was just made, or copied.
@@ -228,40 +224,7 @@ impl Engine {
                 format!("working directory `{cwd}` is not absolute"),
             ));
         }
-        if let Some(memory) = ask
-            .limits
-            .memory_bytes
-            .filter(|memory| *memory < MIN_MEMORY)
-        {
-            return Err(ApiError::new(
-                ErrorCode::Invalid,
-                format!("a memory limit of {memory} bytes leaves no room for the sandbox itself"),
-            )
-            .hint("give at least 4M"));
-        }
-        if let Some(pids) = ask
-            .limits
-            .pids
-            .filter(|pids| !(MIN_PIDS..=MAX_PIDS).contains(pids))
-        {
-            return Err(ApiError::new(
-                ErrorCode::Invalid,
-                format!("a limit of {pids} processes and threads cannot be held"),
-            )
-            .hint(format!("give {MIN_PIDS} to {MAX_PIDS}")));
-        }
-        if let Some(disk) = ask.limits.disk_bytes {
-            if disk < MIN_DISK {
-                return Err(ApiError::new(
-                    ErrorCode::Invalid,
-                    format!("a disk limit of {disk} bytes leaves no room for files"),
-                )
-                .hint("give at least 16M"));
-            }
-            // Found out before anything is made.
-            let can = self.shared.pool.can_limit();
-            can.map_err(|e| error::of_pool(&e))?;
-        }
+        self.check_limits(&ask.limits)?;
         let mut spec = SandboxSpec {
             name: ask.name.clone(),
             image: ask.image,
@@ -303,143 +266,38 @@ impl Engine {
         }
     }
 
-    /// Makes forks of a sandbox at one place: all of them, or none.
-    ///
-    /// The source goes on; where no place is given, a cut of it is taken as it is now. A fork is durable on return, though its
-    /// files may still be being made: whoever asks for it waits for them.
-    ///
-    /// # Errors
-    /// `not_found` for the source or the place, `conflict` for a name that is taken.
-    pub async fn fork(
-        &self,
-        name: &SandboxName,
-        ask: ForkSandbox,
-    ) -> Result<Vec<SandboxView>, ApiError> {
-        let distinct: HashSet<&SandboxName> = ask.names.iter().collect();
-        if ask.names.is_empty() || ask.names.len() > MAX_FORKS || distinct.len() < ask.names.len() {
+    /// Refuses limits that no sandbox can be held to, or can start with.
+    fn check_limits(&self, limits: &protocol::Limits) -> Result<(), ApiError> {
+        if let Some(memory) = limits.memory_bytes.filter(|memory| *memory < MIN_MEMORY) {
             return Err(ApiError::new(
                 ErrorCode::Invalid,
-                format!("a fork needs 1 to {MAX_FORKS} names, each once"),
-            ));
+                format!("a memory limit of {memory} bytes leaves no room for the sandbox itself"),
+            )
+            .hint("give at least 4M"));
         }
-        let source = self.get(name)?;
-        self.shared.room_to_begin()?;
-        let _kept = self.shared.unpacking.read().await;
-        let stays = source.forking.clone().read_owned().await;
-        // A place that is given is found first: what is to be started there must be known before a cut is taken.
-        let found = match ask.at {
-            Some(at) => Some(source.hold(Some(at)).await?),
-            None => None,
-        };
-        let at = found.as_ref().map(|held| held.place.at);
-        let mut flush = match ask.flush {
-            Some(ask) => Some(Flush::prepare(&source, ask, at).await?),
-            None => None,
-        };
-        let held = match found {
-            Some(held) => held,
-            None => source.hold(None).await?,
-        };
-        let claim = Claim::new(source.id, held, stays);
-        let spec = source.ask(|reply| sandbox::Request::Spec { reply }).await?;
-        if let Some(store) = &spec.replicate {
-            remote::check_free(&self.shared, store, ask.names.clone()).await?;
+        if let Some(pids) = limits
+            .pids
+            .filter(|pids| !(MIN_PIDS..=MAX_PIDS).contains(pids))
+        {
+            return Err(ApiError::new(
+                ErrorCode::Invalid,
+                format!("a limit of {pids} processes and threads cannot be held"),
+            )
+            .hint(format!("give {MIN_PIDS} to {MAX_PIDS}")));
         }
-        let mut fresh: Vec<Fresh> = Vec::new();
-        if let Some(flush) = &mut flush {
-            let note = flush.note(self, &source, &claim.held.place).await?;
-            for _ in &ask.names {
-                fresh.push(flush.fresh(&note)?);
+        if let Some(disk) = limits.disk_bytes {
+            if disk < MIN_DISK {
+                return Err(ApiError::new(
+                    ErrorCode::Invalid,
+                    format!("a disk limit of {disk} bytes leaves no room for files"),
+                )
+                .hint("give at least 16M"));
             }
-            if let Err(problem) = fresh.iter().try_for_each(|f| flush.keep(&self.shared, f)) {
-                Flush::take_back(&self.shared, &fresh);
-                return Err(problem);
-            }
+            // Found out before anything is made.
+            let can = self.shared.pool.can_limit();
+            can.map_err(|e| error::of_pool(&e))?;
         }
-        let forks = ask.names.iter().enumerate().map(|(at, name)| {
-            let spec = SandboxSpec {
-                name: name.clone(),
-                ..spec.clone()
-            };
-            let then = fresh.get(at).map(|fresh| fresh.event.clone());
-            self.fork_one(&source, &claim, spec, then)
-        });
-        let results = futures_util::future::join_all(forks).await;
-        let (mut made, mut problem) = (Vec::new(), None);
-        for result in results {
-            match result {
-                Ok(fork) => made.push(fork),
-                Err(error) => problem = problem.or(Some(error)),
-            }
-        }
-        let Some(problem) = problem else {
-            if !fresh.is_empty() {
-                failpoint::hit("before_flushed_start");
-            }
-            for ((handle, _), fresh) in made.iter().zip(fresh) {
-                session::spawn(handle.clone(), fresh.session);
-            }
-            return Ok(made.into_iter().map(|(_, view)| view).collect());
-        };
-        drop(claim);
-        Flush::take_back(&self.shared, &fresh);
-        for (handle, _) in made {
-            if let Err(left) = self.remove(&handle.name).await {
-                tracing::warn!(sandbox = %handle.name, error = %left.message, "a fork that was not wanted is left");
-            }
-        }
-        Err(problem)
-    }
-
-    async fn fork_one(
-        &self,
-        source: &Handle,
-        claim: &Claim,
-        spec: SandboxSpec,
-        then: Option<Event>,
-    ) -> Result<(Handle, SandboxView), ApiError> {
-        let name = spec.name.clone();
-        let place = &claim.held.place;
-        let workspace = new_workspace()?;
-        let first = Event::Forked {
-            spec,
-            workspace: workspace.clone(),
-            from: source.name.clone(),
-            from_id: source.id,
-            at: place.at,
-            cut: place.cut.as_ref().map(|(_, cut)| cut.clone()),
-        };
-        let founded = self.found(&name, first, then).await?;
-        failpoint::hit("after_forked");
-        let (theirs, own) = (
-            self.shared.secret_file(source.id),
-            self.shared.secret_file(founded.id),
-        );
-        if let Err(problem) = models::copy_endpoint(&theirs, &own) {
-            self.unnumber(founded.id).await;
-            return Err(problem);
-        }
-        let pool = self.shared.pool.clone();
-        let at_once = pool.forks_at_once();
-        let fork = (founded.id, name.clone());
-        let made = self.forks.begin(pool, fork, claim.clone(), workspace);
-        let Founded {
-            state, head, epoch, ..
-        } = &founded;
-        let view = sandbox::view_of(&name, state, *head, *epoch);
-        let handle = self.begin(founded, Some(made.clone()));
-        if at_once {
-            return Ok((handle, view));
-        }
-        match forks::wait(made).await {
-            Ok(()) => Ok((handle, view)),
-            Err(problem) => {
-                if let Err(left) = self.remove(&name).await {
-                    tracing::warn!(sandbox = %name, error = %left.message, "a fork without files is left");
-                }
-                Err(problem)
-            }
-        }
+        Ok(())
     }
 
     /// Gives a new sandbox its number and takes its name.
@@ -485,7 +343,7 @@ impl Engine {
     }
 
     /// Writes the first event of a new sandbox with its journal, and what stands or falls with it; makes its state directory.
-    async fn found(
+    pub(crate) async fn found(
         &self,
         name: &SandboxName,
         first: Event,
@@ -754,7 +612,7 @@ fn state_dir(shared: &Shared, id: SandboxId) -> Result<(), ApiError> {
         .map_err(|e| error::internal(&format!("cannot make {}", dir.display()), &e))
 }
 
-fn new_workspace() -> Result<WorkspaceId, ApiError> {
+pub(crate) fn new_workspace() -> Result<WorkspaceId, ApiError> {
     workspace::new_workspace().map_err(|e| error::of_pool(&e))
 }
 

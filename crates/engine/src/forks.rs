@@ -1,22 +1,31 @@
-//! Forks whose files are being made.
+//! Forks: announced by their first event, their files made behind.
 //!
-//! The journal says first that there is a fork, so whoever asked for it goes on while the pool works. Until the files are
-//! there, the fork's task answers nobody, the source keeps the cut and stays, and a daemon that starts makes what the one
-//! before it left out, before anything is swept.
+//! Whoever asked for one goes on while the pool works. Until the files are there, the fork's task answers nobody, the source
+//! keeps the cut and stays, and a daemon that starts makes what the one before it left out, before anything is swept.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use protocol::{ApiError, CutId, ErrorCode, SandboxId, SandboxName, WorkspaceId};
+use protocol::api::{ForkSandbox, SandboxView};
+use protocol::{
+    ApiError, CutId, ErrorCode, Event, SandboxId, SandboxName, SandboxSpec, WorkspaceId,
+};
 use tokio::sync::{OwnedRwLockReadGuard, watch};
 use workspace::Pool;
 
+use crate::engine::{Engine, Founded, new_workspace};
 use crate::error;
+use crate::flush::{Flush, Fresh};
 use crate::models;
-use crate::sandbox::Held;
+use crate::remote;
+use crate::sandbox::{self, Handle, Held};
+use crate::session;
 use crate::shared::Shared;
 use crate::state::State;
 use crate::trees::blocking;
+
+/// Forks of one request: more is a mistake, or a way to fill a disk.
+const MAX_FORKS: usize = 1024;
 
 /// Tells when a fork's files are there, or that they could not be made.
 pub(crate) type Made = watch::Receiver<Option<Result<(), ApiError>>>;
@@ -49,6 +58,146 @@ impl Claim {
             source,
             held: Arc::new(held),
             _stays: Arc::new(stays),
+        }
+    }
+}
+
+impl Engine {
+    /// Makes forks of a sandbox at one place: all of them, or none.
+    ///
+    /// The source goes on; where no place is given, a cut of it is taken as it is now. A fork is durable on return, though its
+    /// files may still be being made: whoever asks for it waits for them.
+    ///
+    /// # Errors
+    /// `not_found` for the source or the place, `conflict` for a name that is taken.
+    pub async fn fork(
+        &self,
+        name: &SandboxName,
+        ask: ForkSandbox,
+    ) -> Result<Vec<SandboxView>, ApiError> {
+        let distinct: HashSet<&SandboxName> = ask.names.iter().collect();
+        if ask.names.is_empty() || ask.names.len() > MAX_FORKS || distinct.len() < ask.names.len() {
+            return Err(ApiError::new(
+                ErrorCode::Invalid,
+                format!("a fork needs 1 to {MAX_FORKS} names, each once"),
+            ));
+        }
+        let source = self.get(name)?;
+        self.shared.room_to_begin()?;
+        let _kept = self.shared.unpacking.read().await;
+        let stays = source.forking.clone().read_owned().await;
+        // A place that is given is found first: what is to be started there must be known before a cut is taken.
+        let found = match ask.at {
+            Some(at) => Some(source.hold(Some(at)).await?),
+            None => None,
+        };
+        let at = found.as_ref().map(|held| held.place.at);
+        let mut flush = match ask.flush {
+            Some(ask) => Some(Flush::prepare(&source, ask, at).await?),
+            None => None,
+        };
+        let held = match found {
+            Some(held) => held,
+            None => source.hold(None).await?,
+        };
+        let claim = Claim::new(source.id, held, stays);
+        let spec = source.ask(|reply| sandbox::Request::Spec { reply }).await?;
+        if let Some(store) = &spec.replicate {
+            remote::check_free(&self.shared, store, ask.names.clone()).await?;
+        }
+        let mut fresh: Vec<Fresh> = Vec::new();
+        if let Some(flush) = &mut flush {
+            let note = flush.note(self, &source, &claim.held.place).await?;
+            for _ in &ask.names {
+                fresh.push(flush.fresh(&note)?);
+            }
+            if let Err(problem) = fresh.iter().try_for_each(|f| flush.keep(&self.shared, f)) {
+                Flush::take_back(&self.shared, &fresh);
+                return Err(problem);
+            }
+        }
+        let forks = ask.names.iter().enumerate().map(|(at, name)| {
+            let spec = SandboxSpec {
+                name: name.clone(),
+                ..spec.clone()
+            };
+            let then = fresh.get(at).map(|fresh| fresh.event.clone());
+            self.fork_one(&source, &claim, spec, then)
+        });
+        let results = futures_util::future::join_all(forks).await;
+        let (mut made, mut problem) = (Vec::new(), None);
+        for result in results {
+            match result {
+                Ok(fork) => made.push(fork),
+                Err(error) => problem = problem.or(Some(error)),
+            }
+        }
+        let Some(problem) = problem else {
+            if !fresh.is_empty() {
+                failpoint::hit("before_flushed_start");
+            }
+            for ((handle, _), fresh) in made.iter().zip(fresh) {
+                session::spawn(handle.clone(), fresh.session);
+            }
+            return Ok(made.into_iter().map(|(_, view)| view).collect());
+        };
+        Flush::take_back(&self.shared, &fresh);
+        for (handle, _) in made {
+            if let Err(left) = self.remove(&handle.name).await {
+                tracing::warn!(sandbox = %handle.name, error = %left.message, "a fork that was not wanted is left");
+            }
+        }
+        Err(problem)
+    }
+
+    async fn fork_one(
+        &self,
+        source: &Handle,
+        claim: &Claim,
+        spec: SandboxSpec,
+        then: Option<Event>,
+    ) -> Result<(Handle, SandboxView), ApiError> {
+        let name = spec.name.clone();
+        let place = &claim.held.place;
+        let workspace = new_workspace()?;
+        let first = Event::Forked {
+            spec,
+            workspace: workspace.clone(),
+            from: source.name.clone(),
+            from_id: source.id,
+            at: place.at,
+            cut: place.cut.as_ref().map(|(_, cut)| cut.clone()),
+        };
+        let founded = self.found(&name, first, then).await?;
+        failpoint::hit("after_forked");
+        let (theirs, own) = (
+            self.shared.secret_file(source.id),
+            self.shared.secret_file(founded.id),
+        );
+        if let Err(problem) = models::copy_endpoint(&theirs, &own) {
+            self.unnumber(founded.id).await;
+            return Err(problem);
+        }
+        let pool = self.shared.pool.clone();
+        let at_once = pool.forks_at_once();
+        let fork = (founded.id, name.clone());
+        let made = self.forks.begin(pool, fork, claim.clone(), workspace);
+        let Founded {
+            state, head, epoch, ..
+        } = &founded;
+        let view = sandbox::view_of(&name, state, *head, *epoch);
+        let handle = self.begin(founded, Some(made.clone()));
+        if at_once {
+            return Ok((handle, view));
+        }
+        match wait(made).await {
+            Ok(()) => Ok((handle, view)),
+            Err(problem) => {
+                if let Err(left) = self.remove(&name).await {
+                    tracing::warn!(sandbox = %name, error = %left.message, "a fork without files is left");
+                }
+                Err(problem)
+            }
         }
     }
 }

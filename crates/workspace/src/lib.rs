@@ -24,6 +24,6 @@ mod xattr;
 pub use doctor::{Fact, doctor};
 pub use error::{Error, Result};
 pub use mounts::{Mounts, private_mounts};
-pub use names::new_workspace;
+pub use names::{empty, new_workspace};
 pub use open::{Choice, Options, open, open_with};
 pub use pool::{Cut, Keep, Layout, Pool, Swept, Usage};

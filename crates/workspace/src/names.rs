@@ -80,8 +80,11 @@ pub(crate) fn make_head(head: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes what is in a directory of ours.
-pub(crate) fn empty(dir: &Path) -> std::io::Result<()> {
+/// Removes what is in a directory of ours that no other process has.
+///
+/// # Errors
+/// What cannot be listed or removed.
+pub fn empty(dir: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {

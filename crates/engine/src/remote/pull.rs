@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Seek as _, Write as _};
-use std::path::Path;
 use std::sync::Arc;
 
 use blob::{PullOptions, SnapshotId, Store};
@@ -204,7 +203,8 @@ impl Incoming {
             .map_err(|e| error::of_pool(&e))?
             .upper;
         for (cut, snapshot) in &all {
-            empty(&upper).map_err(|e| error::internal("a head cannot be emptied", &e))?;
+            workspace::empty(&upper)
+                .map_err(|e| error::internal("a head cannot be emptied", &e))?;
             let report = self
                 .store
                 .pull_tree(snapshot, &upper, PullOptions::default());
@@ -292,19 +292,6 @@ fn find(store: &Store, name: &SandboxName) -> Result<(SnapshotId, Note), ApiErro
     let snapshot = store.snapshot(&id).map_err(|e| of_blob(&e))?;
     let note = note(&snapshot)?;
     Ok((id, note))
-}
-
-/// Removes what is in a directory of ours that no other process has.
-fn empty(dir: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())?;
-        } else {
-            fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
 }
 
 fn corrupt(why: &str) -> ApiError {

@@ -53,7 +53,9 @@ impl Sandbox {
             let still = Cell::new(running.is_none());
             let stop = || -> Box<dyn Send> {
                 let frozen = running.as_ref().and_then(|r| shared.level.freeze(r));
-                still.set(running.is_none() || frozen.is_some());
+                if frozen.is_some() {
+                    still.set(true);
+                }
                 Box::new(frozen)
             };
             let result = shared.pool.cut_still(&workspace, &cut, &stop);

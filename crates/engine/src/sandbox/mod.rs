@@ -8,6 +8,7 @@ mod checkpoints;
 mod cuts;
 mod life;
 mod ops;
+mod removal;
 mod replicate;
 mod shim;
 
@@ -24,7 +25,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub(crate) use actor::{Files, spawn, view_of};
 pub use checkpoints::{Held, Place};
-pub(crate) use life::remove_state;
+pub(crate) use removal::remove_state;
 
 use crate::shared::Shared;
 

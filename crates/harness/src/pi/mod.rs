@@ -29,17 +29,6 @@ const RESUME_ENV: &str = "DURABLE_RESUME";
 
 const CONTINUE: &[&str] = &["-c", "--continue", "-r", "--resume"];
 const MODEL: &[&str] = &["--model"];
-const CHOOSES_SESSION: &[&str] = &[
-    "-c",
-    "--continue",
-    "-r",
-    "--resume",
-    "--session",
-    "--session-id",
-    "--fork",
-    "--model",
-];
-
 /// What chooses a session that was there before, or its name.
 const OLD_SESSION: &[&str] = &[
     "-c",
@@ -112,7 +101,7 @@ impl Driver for Pi {
             Session::Latest => vec!["--continue".to_owned()],
         };
         words.extend(our_words(start, &args));
-        words.extend(args.words_without(CHOOSES_SESSION));
+        words.extend(args.words_without(&[OLD_SESSION, MODEL].concat()));
         if headless(start, &args) {
             words.extend(["--".to_owned(), RESUME_PROMPT.to_owned()]);
         }
