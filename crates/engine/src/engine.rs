@@ -233,6 +233,7 @@ impl Engine {
             command: Vec::new(),
             limits: ask.limits,
             on_crash: ask.on_crash,
+            policy: None,
             replicate,
             env: ask.env,
             cwd,

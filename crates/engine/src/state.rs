@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use protocol::{
-    Boot, CutId, Event, Offset, OpId, OpSpec, Origin, Outcome, Role, SandboxId, SandboxName,
-    SandboxSpec, Seq, SessionId, Settlement, UnixMillis, WorkspaceId,
+    Boot, CutId, EffectId, EffectKind, Event, Offset, OpId, OpSpec, Origin, Outcome, Role,
+    SandboxId, SandboxName, SandboxSpec, Seq, SessionId, Settlement, UnixMillis, WorkspaceId,
 };
 
 /// Identity of a command, for "the same id again": equal means attach, different means refuse.
@@ -223,8 +223,10 @@ pub struct State {
     pub sessions: BTreeMap<SessionId, Session>,
     /// Model requests.
     pub models: gateway::Models,
-    /// The last request that left the sandbox.
+    /// The last request that left the sandbox and may have changed something.
     pub last_effect: Seq,
+    /// Requests that have left and whose end is not known, with the place where they began.
+    pub effects: BTreeMap<EffectId, Seq>,
     /// The last place at which an operation settled or a model answered.
     progress: Seq,
 }
@@ -284,6 +286,7 @@ impl State {
             sessions: BTreeMap::new(),
             models: gateway::Models::default(),
             last_effect: Seq(0),
+            effects: BTreeMap::new(),
             progress: first.seq,
         })
     }
@@ -295,7 +298,8 @@ impl State {
             Event::Created { .. }
             | Event::Forked { .. }
             | Event::LeaseTaken { .. }
-            | Event::OpAdopted { .. } => {}
+            | Event::OpAdopted { .. }
+            | Event::EgressDenied { .. } => {}
             Event::Started { boot } => self.running = Some(*boot),
             Event::Ended { .. } => self.running = None,
             Event::OpIntent {
@@ -454,6 +458,18 @@ impl State {
                     entry.ended = Some(error.clone());
                 }
                 self.models.apply(stored);
+            }
+            Event::EffectBegun { effect, class, .. } => {
+                if *class == EffectKind::Write {
+                    self.last_effect = seq;
+                }
+                self.effects.insert(effect.clone(), seq);
+            }
+            Event::EffectSettled { effect, .. } => {
+                self.effects.remove(effect);
+            }
+            Event::PolicySet { policy } => {
+                self.spec.policy = (!policy.is_empty()).then(|| policy.clone());
             }
         }
     }

@@ -186,7 +186,11 @@ impl Models {
             | Event::Rewound { .. }
             | Event::Replicated { .. }
             | Event::Pulled { .. }
-            | Event::RolledBack { .. } => {}
+            | Event::RolledBack { .. }
+            | Event::EffectBegun { .. }
+            | Event::EffectSettled { .. }
+            | Event::EgressDenied { .. }
+            | Event::PolicySet { .. } => {}
         }
     }
 

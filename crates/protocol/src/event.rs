@@ -7,8 +7,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Boot, CutId, Epoch, ModelRequestId, Offset, OpId, OpSpec, Origin, SandboxId, SandboxName,
-    SandboxSpec, Seq, SessionId, Settlement, UnixMillis, WorkspaceId, base64_bytes,
+    Boot, CutId, DenyReason, EffectId, EffectKind, Epoch, ModelRequestId, Offset, OpId, OpSpec,
+    Origin, Outgoing, Passed, SandboxId, SandboxName, SandboxSpec, SecretUse, Seq, SessionId,
+    Settlement, UnixMillis, WorkspaceId, base64_bytes,
 };
 
 /// The version written into new events. A reader refuses a higher one.
@@ -375,6 +376,58 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
+    /// A request is about to leave. Durable before its first byte does, where it may change something outside.
+    EffectBegun {
+        /// Its id.
+        effect: EffectId,
+        /// What it is.
+        #[serde(flatten)]
+        request: Outgoing,
+        /// Whether it only reads.
+        class: EffectKind,
+        /// The rule that allowed it.
+        rule: String,
+        /// Secrets that were put in.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        secrets: Vec<SecretUse>,
+    },
+    /// It ended, or was broken off.
+    EffectSettled {
+        /// Which.
+        effect: EffectId,
+        /// The answer's HTTP status; none where there was none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        status: Option<u16>,
+        /// What was sent of its body.
+        sent: Passed,
+        /// What came back of a body.
+        received: Passed,
+        /// From begin to end, in milliseconds.
+        millis: u64,
+        /// What went wrong, for people; none where it went to its end.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+    /// Something was to leave and did not.
+    EgressDenied {
+        /// What it was.
+        #[serde(flatten)]
+        request: Outgoing,
+        /// Why.
+        reason: DenyReason,
+        /// The rule that decided, where one did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rule: Option<String>,
+        /// In words, as the program inside was told.
+        message: String,
+        /// How often it happened since the last such event: what is repeated is counted.
+        times: u32,
+    },
+    /// The policy is another from here on.
+    PolicySet {
+        /// Its text (TOML); empty is the one that allows nothing.
+        policy: String,
+    },
 }
 
 impl Event {
@@ -406,6 +459,10 @@ impl Event {
             Self::SessionStarted { .. } => "session_started",
             Self::SessionResumed { .. } => "session_resumed",
             Self::SessionEnded { .. } => "session_ended",
+            Self::EffectBegun { .. } => "effect_begun",
+            Self::EffectSettled { .. } => "effect_settled",
+            Self::EgressDenied { .. } => "egress_denied",
+            Self::PolicySet { .. } => "policy_set",
         }
     }
 }

@@ -194,6 +194,10 @@ text_id! {
     /// One request to a model, named by us.
     ModelRequestId, "model request id", op_rule
 }
+text_id! {
+    /// One request that left through the egress gateway, or was to; named by us.
+    EffectId, "effect id", op_rule
+}
 
 #[cfg(test)]
 mod tests {

@@ -7,6 +7,7 @@ pub mod api;
 pub mod caps;
 mod codec;
 pub mod control;
+mod egress;
 mod error;
 mod event;
 pub mod files;
@@ -19,14 +20,15 @@ pub mod shim;
 pub mod table;
 
 pub use codec::{CodecError, base64_bytes};
+pub use egress::{DenyReason, EffectKind, Outgoing, Passed, SecretUse};
 pub use error::{ApiError, ErrorCode};
 pub use event::{
     EVENT_VERSION, EndReason, Event, EventId, GENESIS_HASH, Head, ModelOutcome, Stored, ToolCall,
     chain_hash,
 };
 pub use ids::{
-    Boot, CutId, Epoch, IdError, ModelRequestId, Offset, OpId, SandboxId, SandboxName, Seq,
-    SessionId, UnixMillis, WorkspaceId,
+    Boot, CutId, EffectId, Epoch, IdError, ModelRequestId, Offset, OpId, SandboxId, SandboxName,
+    Seq, SessionId, UnixMillis, WorkspaceId,
 };
 pub use op::{OpSpec, Origin, Outcome, Replay, Role, Settlement, Stream, TtySize};
 pub use sandbox::{CrashPolicy, Image, Limits, SandboxSpec, StoreAt};

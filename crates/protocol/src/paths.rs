@@ -12,6 +12,14 @@ pub const HARNESS: &str = "/opt/durable/harness";
 pub const SHIM_SOCKET: &str = "/run/durable/shim.sock";
 /// The loopback port of the model gateway inside the sandbox.
 pub const MODEL_PORT: u16 = 8377;
+/// The loopback port at which the egress gateway takes CONNECT and absolute-form requests.
+pub const PROXY_PORT: u16 = 8378;
+/// Ports at which connections to any address end at the egress gateway; a policy may name more.
+pub const DOOR_PORTS: [u16; 3] = [53, 80, 443];
+/// The certificate of the sandbox's own authority, inside: PEM, the one certificate.
+pub const CA_CERT: &str = "/run/durable/ca.pem";
+/// The bundle that programs inside are told to trust: the image's roots and the sandbox's own authority, PEM.
+pub const CA_BUNDLE: &str = "/run/durable/ca-bundle.pem";
 
 /// Names inside a sandbox's state directory on the host, which sandboxed processes cannot reach.
 pub mod state {

@@ -170,6 +170,9 @@ pub struct SandboxSpec {
     /// Where every cut goes before anyone hears of the operation that it was taken after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicate: Option<StoreAt>,
+    /// What may leave it, as the text of a policy (TOML); none allows nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
     /// Environment of every operation.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
