@@ -128,6 +128,7 @@ impl Api {
             limits: Limits::default(),
             on_crash: CrashPolicy::Keep,
             replicate: None,
+            policy: None,
             env: BTreeMap::new(),
             cwd: None,
         };

@@ -202,8 +202,23 @@ fn open(options: &Serve, data: &Path) -> Result<Shared, ApiError> {
             format!("cannot open the images in {}: {e}", images.display()),
         )
     })?;
+    let authority = data.join("authority");
+    let authority = egress::Authority::open(&authority).map_err(|e| {
+        let what = format!(
+            "cannot open the certificate authority in {}: {e}",
+            authority.display()
+        );
+        ApiError::new(ErrorCode::Unavailable, what)
+    })?;
+    let secrets = data.join("store");
+    let secrets = secret::Secrets::open(&secrets).map_err(|e| {
+        let what = format!("cannot open the secrets in {}: {e}", secrets.display());
+        ApiError::new(ErrorCode::Unavailable, what)
+    })?;
     Ok(Shared {
         images,
+        authority: Arc::new(authority),
+        secrets,
         unpacking: tokio::sync::RwLock::new(()),
         store: Arc::new(store),
         pool: Arc::from(pool),

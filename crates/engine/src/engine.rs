@@ -5,6 +5,7 @@ use std::sync::{Arc, RwLock};
 
 use journal::New;
 use protocol::api::{CreateSandbox, SandboxView, SessionView, StartSession};
+use protocol::egress::SecretView;
 use protocol::{
     ApiError, CutId, Epoch, ErrorCode, Event, Head, SandboxId, SandboxName, SandboxSpec, Seq,
     SessionId, WorkspaceId,
@@ -22,6 +23,7 @@ use crate::sandbox::{self, Files, Handle};
 use crate::session;
 use crate::shared::{Shared, now};
 use crate::state::State;
+use crate::way;
 
 /// Events read from a journal at a time when it is folded.
 const PAGE: usize = 4096;
@@ -160,6 +162,7 @@ impl Engine {
             // A task that ended has told why in the log.
             let _ended = recovered.await;
             handle.serve_models().await;
+            handle.open_way_again().await;
             if let Some(session) = going_on {
                 session::spawn(handle, session);
             }
@@ -225,6 +228,9 @@ impl Engine {
             ));
         }
         self.check_limits(&ask.limits)?;
+        if let Some(policy) = &ask.policy {
+            way::parse(policy)?;
+        }
         let mut spec = SandboxSpec {
             name: ask.name.clone(),
             image: ask.image,
@@ -233,7 +239,7 @@ impl Engine {
             command: Vec::new(),
             limits: ask.limits,
             on_crash: ask.on_crash,
-            policy: None,
+            policy: ask.policy.filter(|text| !text.trim().is_empty()),
             replicate,
             env: ask.env,
             cwd,
@@ -265,6 +271,30 @@ impl Engine {
                 Err(problem)
             }
         }
+    }
+
+    /// Keeps a secret in the daemon's own store, or gives it another value: the next request uses that.
+    ///
+    /// # Errors
+    /// `invalid` for a name or value that cannot be one.
+    pub async fn set_secret(&self, name: String, value: secret::Value) -> Result<SecretView, ApiError> {
+        way::set_secret(&self.shared, name, value).await
+    }
+
+    /// Lists the secrets in the daemon's own store: their names, never their values.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn secrets(&self) -> Result<Vec<SecretView>, ApiError> {
+        way::secrets(&self.shared).await
+    }
+
+    /// Takes a secret out of the daemon's own store: no request gets it from now on.
+    ///
+    /// # Errors
+    /// `not_found`.
+    pub async fn remove_secret(&self, name: String) -> Result<(), ApiError> {
+        way::remove_secret(&self.shared, name).await
     }
 
     /// Refuses limits that no sandbox can be held to, or can start with.
@@ -317,12 +347,14 @@ impl Engine {
             epoch,
         } = founded;
         let (shared, models) = (self.shared.clone(), state.models.clone());
+        let policy = state.spec.policy.clone();
         let files = Files {
             made,
             ..Files::default()
         };
         let (handle, _) = sandbox::spawn(shared, id, name.clone(), state, head, epoch, files);
         handle.serve_these_models(models);
+        handle.open_way(policy.as_deref());
         self.write().insert(name, handle.clone());
         handle
     }

@@ -27,9 +27,11 @@ mod shared;
 pub mod spool;
 pub mod state;
 mod trees;
+mod way;
 
 pub use engine::{Engine, Recovery};
 pub use files::{Changed, Files, Helper, Piece, Refusal};
 pub use sandbox::{Attached, Handle, Held, Place, Progress, StdinState};
 pub use shared::{Config, Shared};
 pub use trees::{Compared, Side};
+pub use way::explain;

@@ -68,14 +68,24 @@ impl Endpoint {
     }
 }
 
-/// The sandbox's own task is the only writer of its journal, so the gateway writes through it.
-struct Writer {
+/// The sandbox's own task is the only writer of its journal, so the gateways write through it.
+pub(crate) struct Writer {
     handle: Handle,
     sender: watch::Receiver<Sender>,
 }
 
 impl Writer {
-    async fn record(&self, events: Vec<Event>) -> Result<Seq, String> {
+    /// Makes one. It keeps neither gateway: each would keep the other for ever.
+    pub(crate) fn new(handle: &Handle) -> Self {
+        let handle = Handle {
+            gateway: Arc::default(),
+            ..handle.clone()
+        };
+        let sender = handle.sender.subscribe();
+        Self { handle, sender }
+    }
+
+    pub(crate) async fn record(&self, events: Vec<Event>) -> Result<Seq, String> {
         self.handle.record(events).await.map_err(|e| e.message)
     }
 }
@@ -128,16 +138,8 @@ impl Handle {
         let upstream = endpoint.map(|e| e.upstream()).transpose()?;
         let listener = listen(&self.state_dir())
             .map_err(|e| error::internal("no gateway socket can be made", &e))?;
-        let ledger = Writer {
-            // Without the gateway, which holds this: each would keep the other for ever.
-            handle: Self {
-                gateway: Arc::default(),
-                ..self.clone()
-            },
-            sender: self.sender.subscribe(),
-        };
         let gateway = Gateway::open(
-            Arc::new(ledger),
+            Arc::new(Writer::new(self)),
             self.shared.relay.clone(),
             models,
             upstream,

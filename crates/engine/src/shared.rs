@@ -36,6 +36,10 @@ pub struct Shared {
     pub unpacking: tokio::sync::RwLock<()>,
     /// The host process that asks model endpoints.
     pub relay: gateway::RelayHandle,
+    /// Who signs the certificates that sandboxes see.
+    pub authority: Arc<egress::Authority>,
+    /// Values of secrets, resolved when a request needs one.
+    pub secrets: secret::Secrets,
     /// Where things are.
     pub config: Config,
 }

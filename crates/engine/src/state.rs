@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use protocol::{
-    Boot, CutId, EffectId, EffectKind, Event, Offset, OpId, OpSpec, Origin, Outcome, Role,
+    ApprovalId, Boot, CutId, EffectId, EffectKind, Event, Offset, OpId, OpSpec, Origin, Outcome, Outgoing, Role,
     SandboxId, SandboxName, SandboxSpec, Seq, SessionId, Settlement, UnixMillis, WorkspaceId,
 };
 
@@ -227,8 +227,25 @@ pub struct State {
     pub last_effect: Seq,
     /// Requests that have left and whose end is not known, with the place where they began.
     pub effects: BTreeMap<EffectId, Seq>,
+    /// Requests that wait for a person's word, and words that were given and not used.
+    pub approvals: BTreeMap<ApprovalId, Approval>,
     /// The last place at which an operation settled or a model answered.
     progress: Seq,
+}
+
+/// A request that waits for a person's word, or has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Approval {
+    /// What is to leave.
+    pub request: Outgoing,
+    /// The rule that wants it asked.
+    pub rule: String,
+    /// What the word is good for.
+    pub digest: String,
+    /// When it was asked.
+    pub asked_at: UnixMillis,
+    /// The word, once it was given.
+    pub allowed: Option<bool>,
 }
 
 impl State {
@@ -287,6 +304,7 @@ impl State {
             models: gateway::Models::default(),
             last_effect: Seq(0),
             effects: BTreeMap::new(),
+            approvals: BTreeMap::new(),
             progress: first.seq,
         })
     }
@@ -467,6 +485,29 @@ impl State {
             }
             Event::EffectSettled { effect, .. } => {
                 self.effects.remove(effect);
+            }
+            Event::ApprovalAsked {
+                approval,
+                request,
+                rule,
+                digest,
+            } => {
+                let asked = Approval {
+                    request: request.clone(),
+                    rule: rule.clone(),
+                    digest: digest.clone(),
+                    asked_at: stored.at,
+                    allowed: None,
+                };
+                self.approvals.insert(approval.clone(), asked);
+            }
+            Event::ApprovalDecided { approval, allowed } => {
+                if let Some(asked) = self.approvals.get_mut(approval) {
+                    asked.allowed = Some(*allowed);
+                }
+            }
+            Event::ApprovalUsed { approval } => {
+                self.approvals.remove(approval);
             }
             Event::PolicySet { policy } => {
                 self.spec.policy = (!policy.is_empty()).then(|| policy.clone());

@@ -190,6 +190,9 @@ impl Models {
             | Event::EffectBegun { .. }
             | Event::EffectSettled { .. }
             | Event::EgressDenied { .. }
+            | Event::ApprovalAsked { .. }
+            | Event::ApprovalDecided { .. }
+            | Event::ApprovalUsed { .. }
             | Event::PolicySet { .. } => {}
         }
     }

@@ -28,6 +28,9 @@ pub struct CreateSandbox {
     /// Where every cut goes before anyone hears of the operation that it was taken after.
     #[serde(default)]
     pub replicate: Option<StoreAt>,
+    /// What may leave it, as the text of a policy (TOML); none allows nothing.
+    #[serde(default)]
+    pub policy: Option<String>,
     /// Environment of every operation.
     #[serde(default)]
     pub env: BTreeMap<String, String>,

@@ -1,11 +1,11 @@
-//! What leaves a sandbox, as it is journaled. No value of a secret is ever in one of these types.
+//! What leaves a sandbox, as it is journaled and as the API tells of it. No value of a secret is ever in one of these types.
 
 use serde::{Deserialize, Serialize};
 
-use crate::OpId;
+use crate::{ApprovalId, EffectId, OpId, Seq, UnixMillis};
 
 /// Whether a request only reads, or may change something outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EffectKind {
     /// Safe to send again: `GET`, `HEAD`, `OPTIONS` without a body, a GraphQL query, a git fetch.
@@ -15,7 +15,7 @@ pub enum EffectKind {
 }
 
 /// The head of something that was sent, or was to be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Outgoing {
     /// The operation whose process sent it; none where that process is not known any more, or belongs to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,7 +35,7 @@ pub struct Outgoing {
 }
 
 /// A body that passed: its length and digest.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Passed {
     /// Bytes of it, as far as it came.
     pub bytes: u64,
@@ -45,7 +45,7 @@ pub struct Passed {
 }
 
 /// A secret that was put into a request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SecretUse {
     /// The name that the policy calls it by.
     pub name: String,
@@ -54,7 +54,7 @@ pub struct SecretUse {
 }
 
 /// Why something did not leave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DenyReason {
     /// No rule allows it.
@@ -79,4 +79,139 @@ pub enum DenyReason {
     Approval,
     /// A budget of the rule is used up.
     Budget,
+}
+
+/// A policy as it is set: its text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct PolicyText {
+    /// TOML; empty allows nothing.
+    pub policy: String,
+}
+
+/// A policy that is in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct PolicyView {
+    /// Its text; empty allows nothing.
+    pub policy: String,
+    /// BLAKE3 of the text, in hex.
+    pub digest: String,
+}
+
+/// Asks what a policy says of a request, without making it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct CheckRequest {
+    /// Where to: `https://host/path`.
+    pub url: String,
+    /// `GET` where not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+}
+
+/// How far an effect is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EffectState {
+    /// It goes on.
+    Open,
+    /// It went to its end.
+    Done,
+    /// It was broken off: the other side may have seen all of it, or a part.
+    Broken,
+}
+
+/// One request that left a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct EffectView {
+    /// Its id.
+    pub id: EffectId,
+    /// Where it begins in the journal.
+    pub seq: Seq,
+    /// When it began.
+    pub at_ms: UnixMillis,
+    /// What it is.
+    #[serde(flatten)]
+    pub request: Outgoing,
+    /// Whether it only reads.
+    pub class: EffectKind,
+    /// The rule that allowed it.
+    pub rule: String,
+    /// Secrets that were put in, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretUse>,
+    /// How far it is.
+    pub state: EffectState,
+    /// The answer's HTTP status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// What was sent of its body.
+    pub sent: Passed,
+    /// What came back of a body.
+    pub received: Passed,
+    /// From begin to end, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub millis: Option<u64>,
+    /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Something that was to leave a sandbox and did not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct DenialView {
+    /// Its place in the journal.
+    pub seq: Seq,
+    /// When.
+    pub at_ms: UnixMillis,
+    /// What it was.
+    #[serde(flatten)]
+    pub request: Outgoing,
+    /// Why not.
+    pub reason: DenyReason,
+    /// The rule that decided, where one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// In words.
+    pub message: String,
+    /// How often.
+    pub times: u32,
+}
+
+/// A request that waits for a person's word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ApprovalView {
+    /// Its id.
+    pub id: ApprovalId,
+    /// When it was asked.
+    pub at_ms: UnixMillis,
+    /// What is to leave.
+    #[serde(flatten)]
+    pub request: Outgoing,
+    /// The rule that wants it asked.
+    pub rule: String,
+    /// The word, where it was given and is not used yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<bool>,
+    /// Whether the request is held open for it now.
+    pub held: bool,
+}
+
+/// Gives the word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct DecideApproval {
+    /// Whether the request may leave.
+    pub allow: bool,
+    /// Make it a rule: the same method, host, port and path is not asked again.
+    #[serde(default)]
+    pub remember: bool,
+}
+
+/// A secret in the daemon's own store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct SecretView {
+    /// What policies call it.
+    pub name: String,
+    /// When its value was last set.
+    pub changed_at_ms: UnixMillis,
+    /// A keyed hash of its value.
+    pub fingerprint: String,
 }

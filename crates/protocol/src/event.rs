@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Boot, CutId, DenyReason, EffectId, EffectKind, Epoch, ModelRequestId, Offset, OpId, OpSpec,
+    ApprovalId, Boot, CutId, DenyReason, EffectId, EffectKind, Epoch, ModelRequestId, Offset, OpId, OpSpec,
     Origin, Outgoing, Passed, SandboxId, SandboxName, SandboxSpec, SecretUse, Seq, SessionId,
     Settlement, UnixMillis, WorkspaceId, base64_bytes,
 };
@@ -423,6 +423,30 @@ pub enum Event {
         /// How often it happened since the last such event: what is repeated is counted.
         times: u32,
     },
+    /// A request waits for a person's word.
+    ApprovalAsked {
+        /// Its id.
+        approval: ApprovalId,
+        /// What is to leave.
+        #[serde(flatten)]
+        request: Outgoing,
+        /// The rule that wants it asked.
+        rule: String,
+        /// BLAKE3 of everything that the word is good for, in hex: another request needs another one.
+        digest: String,
+    },
+    /// A person gave it.
+    ApprovalDecided {
+        /// Which.
+        approval: ApprovalId,
+        /// Whether the request may leave.
+        allowed: bool,
+    },
+    /// The request left, or was refused, by that word: it is used up.
+    ApprovalUsed {
+        /// Which.
+        approval: ApprovalId,
+    },
     /// The policy is another from here on.
     PolicySet {
         /// Its text (TOML); empty is the one that allows nothing.
@@ -462,6 +486,9 @@ impl Event {
             Self::EffectBegun { .. } => "effect_begun",
             Self::EffectSettled { .. } => "effect_settled",
             Self::EgressDenied { .. } => "egress_denied",
+            Self::ApprovalAsked { .. } => "approval_asked",
+            Self::ApprovalDecided { .. } => "approval_decided",
+            Self::ApprovalUsed { .. } => "approval_used",
             Self::PolicySet { .. } => "policy_set",
         }
     }

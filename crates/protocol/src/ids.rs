@@ -198,6 +198,10 @@ text_id! {
     /// One request that left through the egress gateway, or was to; named by us.
     EffectId, "effect id", op_rule
 }
+text_id! {
+    /// One request that waits for a person's word; named by us.
+    ApprovalId, "approval id", op_rule
+}
 
 #[cfg(test)]
 mod tests {

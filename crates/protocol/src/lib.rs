@@ -7,7 +7,7 @@ pub mod api;
 pub mod caps;
 mod codec;
 pub mod control;
-mod egress;
+pub mod egress;
 mod error;
 mod event;
 pub mod files;
@@ -27,7 +27,7 @@ pub use event::{
     chain_hash,
 };
 pub use ids::{
-    Boot, CutId, EffectId, Epoch, IdError, ModelRequestId, Offset, OpId, SandboxId, SandboxName,
+    ApprovalId, Boot, CutId, EffectId, Epoch, IdError, ModelRequestId, Offset, OpId, SandboxId, SandboxName,
     Seq, SessionId, UnixMillis, WorkspaceId,
 };
 pub use op::{OpSpec, Origin, Outcome, Replay, Role, Settlement, Stream, TtySize};

@@ -3,7 +3,7 @@
 use axum::Json;
 use utoipa::OpenApi as _;
 
-use crate::api::{checkpoints, files, images, journal, ops, remote, sandboxes, sessions, trees};
+use crate::api::{checkpoints, egress, files, images, journal, ops, remote, sandboxes, sessions, trees};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -27,6 +27,16 @@ use crate::api::{checkpoints, files, images, journal, ops, remote, sandboxes, se
         checkpoints::label,
         checkpoints::fork,
         checkpoints::rewind,
+        egress::policy,
+        egress::set_policy,
+        egress::check,
+        egress::denials,
+        egress::effects,
+        egress::approvals,
+        egress::decide,
+        egress::secrets,
+        egress::set_secret,
+        egress::remove_secret,
         remote::push,
         remote::pull,
         trees::diff,

@@ -50,6 +50,9 @@ pub(crate) struct Shape {
     /// A file with an age identity, for an encrypted store.
     #[arg(long, value_name = "FILE", requires = "replicate")]
     replicate_key: Option<PathBuf>,
+    /// A file that says what may leave (see `durable policy`); without one nothing may.
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
     /// Environment of every operation.
     #[arg(long, value_name = "K=V")]
     sandbox_env: Vec<String>,
@@ -76,6 +79,11 @@ impl Shape {
                 .replicate
                 .as_deref()
                 .map(|store| super::store::at(store, self.replicate_key.as_deref()))
+                .transpose()?,
+            policy: self
+                .policy
+                .as_deref()
+                .map(super::policy::read)
                 .transpose()?,
             env: environment(&self.sandbox_env)?,
             cwd: None,

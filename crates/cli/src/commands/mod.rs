@@ -1,5 +1,6 @@
 //! The command line: one file a command, its arguments and its help in it.
 
+mod approvals;
 mod attach;
 mod blame;
 mod cat;
@@ -9,6 +10,7 @@ mod cp;
 mod create;
 mod diff;
 mod doctor;
+mod effects;
 mod exec;
 mod fork;
 mod harness;
@@ -16,12 +18,14 @@ mod image;
 mod log;
 mod ls;
 mod op;
+mod policy;
 mod probe;
 mod ps;
 mod read;
 mod rewind;
 mod rm;
 mod run;
+mod secret;
 mod serve;
 mod stop;
 mod store;
@@ -81,6 +85,12 @@ enum Command {
     Probe(probe::Args),
     Stop(stop::Args),
     Rm(rm::Args),
+    Policy(policy::Args),
+    Secret(secret::Args),
+    Effects(effects::Args),
+    Approvals(approvals::Args),
+    Approve(approvals::Approve),
+    Refuse(approvals::Refuse),
     Harness(harness::Args),
     Image(image::Args),
     Push(store::PushArgs),
@@ -184,6 +194,12 @@ async fn dispatch(command: Command, world: &World) -> Outcome {
         Command::Probe(args) => Box::pin(probe::run(args, world)).await,
         Command::Stop(args) => stop::run(args, world).await,
         Command::Rm(args) => rm::run(args, world).await,
+        Command::Policy(args) => policy::run(args, world).await,
+        Command::Secret(args) => secret::run(args, world).await,
+        Command::Effects(args) => effects::run(args, world).await,
+        Command::Approvals(args) => approvals::list(args, world).await,
+        Command::Approve(args) => approvals::approve(args, world).await,
+        Command::Refuse(args) => approvals::refuse(args, world).await,
         Command::Image(args) => image::run(args, world).await,
         Command::Push(args) => store::push(args, world).await,
         Command::Pull(args) => store::pull(args, world).await,

@@ -13,6 +13,7 @@ use protocol::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::approvals::Parked;
 use super::checkpoints::{Asked, Holds, Place, release};
 use super::cuts::{Settling, Taken};
 use super::life::{AfterCrash, Crashed, Up};
@@ -22,6 +23,7 @@ use crate::forks::{self, Made};
 use crate::link::Link;
 use crate::shared::{Shared, now};
 use crate::state::{Op, OpState, State};
+use crate::way::Way;
 use crate::{branch, error};
 
 /// The most messages in one batch. It bounds the append, and how long the first one waits for the last.
@@ -142,6 +144,10 @@ pub(super) struct Sandbox {
     /// Told when every open operation has found its place after a daemon's restart.
     pub(super) recovered: Option<oneshot::Sender<()>>,
     pub(super) replica: Replica,
+    /// Requests that are held open for a person's word.
+    pub(super) parked: Parked,
+    /// The way out, to which the doors of each boot are given.
+    pub(super) way: Arc<Way>,
 }
 
 /// What is known of a sandbox's files besides its journal.
@@ -168,6 +174,7 @@ pub(crate) fn spawn(
     let (done, finished) = mpsc::unbounded_channel();
     let sender = watch::Sender::new(sender_of(&state));
     let (recovered, recovery) = oneshot::channel();
+    let way = Arc::new(Way::new(shared.state_dir(id), epoch));
     let handle = Handle {
         id,
         name: name.clone(),
@@ -175,6 +182,7 @@ pub(crate) fn spawn(
         requests,
         sender: sender.clone(),
         gateway: Arc::default(),
+        way: way.clone(),
         forking: Arc::default(),
     };
     let mut sandbox = Sandbox {
@@ -209,6 +217,8 @@ pub(crate) fn spawn(
         frames: None,
         recovered: Some(recovered),
         replica: Replica::new(&handle),
+        parked: Parked::default(),
+        way,
     };
     sandbox.told = Some(sandbox.view());
     for op in sandbox.state.open.clone() {
@@ -510,6 +520,20 @@ impl Sandbox {
                 let cuts = self.cuts_with_ops();
                 answer(turn, reply, Ok(cuts));
             }
+            Request::Approval { question, reply } => self.ask_approval(question, reply, turn),
+            Request::Approvals { reply } => {
+                let views = self.approval_views();
+                answer(turn, reply, Ok(views));
+            }
+            Request::Decide {
+                approval,
+                allow,
+                reply,
+            } => self.decide_approval(approval, allow, reply, turn),
+            Request::OpenEffects { reply } => {
+                let open = self.state.effects.keys().cloned().collect();
+                answer(turn, reply, Ok(open));
+            }
             Request::OpenShimOps { reply } => {
                 let open = self.state.open.iter().filter(|id| {
                     self.state
@@ -646,6 +670,8 @@ impl Sandbox {
         for asked in self.asked.drain(..) {
             let _gone = asked.reply.send(Err(problem.clone()));
         }
+        // What may leave, and with which secrets, is another's to say now.
+        self.way.close();
         // Whoever follows an operation hears that nothing more comes from here.
         self.live.clear();
         self.frames = None;

@@ -24,7 +24,7 @@ use crate::recover::{Files, Verdict, verdict};
 use crate::shared::Shared;
 use crate::state::{OpState, lost};
 use crate::trees::blocking;
-use crate::{branch, error, images};
+use crate::{branch, error, images, way};
 
 /// How long a supervisor that was told to end may take beyond the grace it gives to its processes.
 pub(super) const STOP_SLACK: Duration = Duration::from_secs(10);
@@ -127,6 +127,8 @@ impl Sandbox {
             work: layout.work,
             state: self.dir.clone(),
             limits: self.state.spec.limits.clone(),
+            doors: Some(way::ports(self.state.spec.policy.as_deref())),
+            ca: Some(self.shared.authority.cert_pem().to_owned()),
         };
         self.spawn_connect(Some(spec));
     }
@@ -208,6 +210,7 @@ impl Sandbox {
         }
         let boot = fenced.boot;
         self.phase = Phase::Up { link, boot };
+        self.way.serve();
         self.listen(frames);
         if self.state.running != Some(boot) {
             self.untold = Some(boot);

@@ -4,6 +4,7 @@
 //! and acts: nobody hears of an event that is not durable. A batch is one commit, so 64 operations at once cost one.
 
 mod actor;
+mod approvals;
 mod checkpoints;
 mod cuts;
 mod life;
@@ -24,6 +25,7 @@ use protocol::{
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub(crate) use actor::{Files, spawn, view_of};
+pub(crate) use approvals::Question;
 pub use checkpoints::{Held, Place};
 pub(crate) use removal::remove_state;
 
@@ -196,6 +198,21 @@ pub(crate) enum Request {
     Cuts {
         reply: Reply<Vec<(crate::state::Cut, crate::trees::Ops)>>,
     },
+    Approval {
+        question: Question,
+        reply: Reply<oneshot::Receiver<bool>>,
+    },
+    Approvals {
+        reply: Reply<Vec<protocol::egress::ApprovalView>>,
+    },
+    Decide {
+        approval: protocol::ApprovalId,
+        allow: bool,
+        reply: Reply<protocol::Outgoing>,
+    },
+    OpenEffects {
+        reply: Reply<Vec<protocol::EffectId>>,
+    },
 }
 
 impl Request {
@@ -232,6 +249,10 @@ impl Request {
             Self::LeadsTo { reply, .. } => no(reply, problem),
             Self::Parent { reply, .. } => no(reply, problem),
             Self::Cuts { reply, .. } => no(reply, problem),
+            Self::Approval { reply, .. } => no(reply, problem),
+            Self::Approvals { reply, .. } => no(reply, problem),
+            Self::Decide { reply, .. } => no(reply, problem),
+            Self::OpenEffects { reply, .. } => no(reply, problem),
             Self::Release { .. } => {}
         }
     }
@@ -248,6 +269,8 @@ pub struct Handle {
     pub(crate) requests: mpsc::Sender<Request>,
     pub(crate) sender: watch::Sender<gateway::Sender>,
     pub(crate) gateway: Arc<std::sync::OnceLock<Arc<gateway::Gateway>>>,
+    /// The way out.
+    pub(crate) way: Arc<crate::way::Way>,
     /// Held for reading while forks of it are made, for writing while it is removed.
     pub(crate) forking: Arc<tokio::sync::RwLock<()>>,
 }

@@ -1,6 +1,7 @@
 //! The routes, one file per noun.
 
 pub(crate) mod checkpoints;
+pub(crate) mod egress;
 pub(crate) mod files;
 pub(crate) mod images;
 pub(crate) mod journal;
@@ -46,6 +47,23 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
             put(checkpoints::label),
         )
         .route("/v1/sandboxes/{name}/forks", post(checkpoints::fork))
+        .route(
+            "/v1/sandboxes/{name}/policy",
+            get(egress::policy).put(egress::set_policy),
+        )
+        .route("/v1/sandboxes/{name}/policy/check", post(egress::check))
+        .route("/v1/sandboxes/{name}/denials", get(egress::denials))
+        .route("/v1/sandboxes/{name}/effects", get(egress::effects))
+        .route("/v1/sandboxes/{name}/approvals", get(egress::approvals))
+        .route(
+            "/v1/sandboxes/{name}/approvals/{approval}",
+            put(egress::decide),
+        )
+        .route("/v1/secrets", get(egress::secrets))
+        .route(
+            "/v1/secrets/{name}",
+            put(egress::set_secret).delete(egress::remove_secret),
+        )
         .route(
             "/v1/images",
             get(images::list).post(images::pull).delete(images::remove),

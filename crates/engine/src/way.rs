@@ -1,0 +1,493 @@
+//! The way out of a sandbox: its policy, the gateway at its doors, secrets under its lease, and the words of people.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use egress::{Approval, Approver, Ask, BoxFuture, Egress, Ledger, Owners, Parts, Secrets};
+use policy::{Explanation, Policy};
+use protocol::egress::{
+    ApprovalView, CheckRequest, DecideApproval, DenialView, EffectState, EffectView, PolicyView,
+};
+use protocol::{
+    ApiError, ApprovalId, EffectId, Epoch, ErrorCode, Event, OpId, Outgoing, Passed, SandboxId, Seq, Stored,
+};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use crate::models::Writer;
+use crate::sandbox::{Handle, Question, Request};
+use crate::shared::Shared;
+use crate::{error, link};
+
+/// Events read at a time.
+const PAGE: usize = 1024;
+/// What became of a request whose daemon was killed.
+const LOST: &str = "the daemon was lost while it was under way";
+
+/// The gateway of one sandbox, from the start of its task to its end. A boot's doors are given to it when they are there.
+pub(crate) struct Way {
+    dir: PathBuf,
+    epoch: Epoch,
+    egress: watch::Sender<Option<Arc<Egress>>>,
+    policy: Mutex<Arc<Policy>>,
+    serving: Mutex<Option<AbortHandle>>,
+}
+
+impl Way {
+    pub(crate) fn new(dir: PathBuf, epoch: Epoch) -> Self {
+        Self {
+            dir,
+            epoch,
+            egress: watch::Sender::new(None),
+            policy: Mutex::new(Arc::new(Policy::empty())),
+            serving: Mutex::default(),
+        }
+    }
+
+    /// Takes the doors of the boot that was just reached, and serves them until the next one is, or the way is closed.
+    pub(crate) fn serve(self: &Arc<Self>) {
+        let way = Arc::clone(self);
+        let task = tokio::spawn(async move {
+            let mut opened = way.egress.subscribe();
+            let egress = match opened.wait_for(Option::is_some).await {
+                Ok(opened) => opened.clone(),
+                Err(_) => None,
+            };
+            let Some(egress) = egress else { return };
+            match link::doors(&way.dir, way.epoch).await {
+                Ok(doors) => egress.serve(doors).await,
+                Err(why) => {
+                    // Nothing leaves then, which is what an empty policy says.
+                    tracing::warn!(why = %error::chain(&why), dir = %way.dir.display(), "a sandbox has no way out");
+                }
+            }
+        });
+        self.replace(Some(task.abort_handle()));
+    }
+
+    /// Nothing leaves any more.
+    pub(crate) fn close(&self) {
+        self.replace(None);
+        if let Some(egress) = self.egress.send_replace(None) {
+            tokio::spawn(async move { egress.close().await });
+        }
+    }
+
+    fn replace(&self, task: Option<AbortHandle>) {
+        let mut serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = std::mem::replace(&mut *serving, task) {
+            before.abort();
+        }
+    }
+
+    fn policy(&self) -> Arc<Policy> {
+        let policy = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&policy)
+    }
+
+    fn set_policy(&self, policy: &Arc<Policy>) {
+        let mut current = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
+        *current = Arc::clone(policy);
+        drop(current);
+        if let Some(egress) = &*self.egress.borrow() {
+            egress.set_policy(Arc::clone(policy));
+        }
+    }
+}
+
+/// Reads a policy.
+pub(crate) fn parse(text: &str) -> Result<Policy, ApiError> {
+    Policy::parse(text).map_err(|wrong| {
+        ApiError::new(ErrorCode::Invalid, format!("the policy is not usable: {wrong}"))
+            .hint("`durable policy check` says what a policy allows")
+    })
+}
+
+/// Returns the ports at which a policy wants doors, besides those that every sandbox has.
+pub(crate) fn ports(policy: Option<&str>) -> Vec<u16> {
+    journaled(policy).ports().into_iter().collect()
+}
+
+/// Reads the policy that a journal holds. One that a later version wrote and this one cannot read allows nothing.
+fn journaled(policy: Option<&str>) -> Policy {
+    let Some(text) = policy else {
+        return Policy::empty();
+    };
+    Policy::parse(text).unwrap_or_else(|wrong| {
+        tracing::error!(%wrong, "a journaled policy is not understood, so nothing leaves");
+        Policy::empty()
+    })
+}
+
+impl Ledger for Writer {
+    fn append(&self, events: Vec<Event>) -> BoxFuture<'_, Result<Seq, String>> {
+        Box::pin(self.record(events))
+    }
+
+    fn append_relaxed(&self, events: Vec<Event>) -> BoxFuture<'_, Result<Seq, String>> {
+        Box::pin(self.record(events))
+    }
+}
+
+/// Asks the supervisor whose connection it is.
+struct Supervisor {
+    dir: PathBuf,
+    epoch: Epoch,
+}
+
+impl Owners for Supervisor {
+    fn owner(&self, client: SocketAddr, server: SocketAddr) -> BoxFuture<'_, Option<OpId>> {
+        Box::pin(async move {
+            let owner = link::owner(&self.dir, self.epoch, client, server).await;
+            owner.unwrap_or_else(|why| {
+                tracing::debug!(why = %error::chain(&why), "nobody says whose connection it is");
+                None
+            })
+        })
+    }
+}
+
+/// Resolves what the policy in force refers to, as long as the way is open: a sandbox that was fenced or removed has none.
+struct Released {
+    shared: Arc<Shared>,
+    way: Arc<Way>,
+}
+
+impl Secrets for Released {
+    fn resolve(&self, name: &str) -> BoxFuture<'_, Result<Arc<secret::Value>, String>> {
+        let name = name.to_owned();
+        Box::pin(async move {
+            if self.way.egress.borrow().is_none() {
+                return Err("this sandbox may not use secrets any more".to_owned());
+            }
+            let policy = self.way.policy();
+            let source = policy.secrets().find(|secret| secret.name == name);
+            let source = source.ok_or_else(|| format!("the policy names no secret `{name}`"))?;
+            let source: secret::Source = source.from.parse().map_err(|e| format!("{e}"))?;
+            let value = self.shared.secrets.resolve(&source).await;
+            value.map_err(|why| error::chain(&why))
+        })
+    }
+}
+
+/// Asks people.
+struct People {
+    handle: Handle,
+}
+
+impl Approver for People {
+    fn ask(&self, ask: Ask) -> BoxFuture<'_, Approval> {
+        Box::pin(async move {
+            let question = Question {
+                request: ask.request,
+                rule: ask.rule,
+                digest: ask.digest,
+            };
+            let asked = self.handle.ask(|reply| Request::Approval { question, reply });
+            let word = match asked.await {
+                Ok(word) => word,
+                Err(problem) => {
+                    return Approval::Refused {
+                        why: problem.message,
+                    };
+                }
+            };
+            match tokio::time::timeout(ask.timeout, word).await {
+                Ok(Ok(true)) => Approval::Allowed,
+                Ok(Ok(false)) => Approval::Refused {
+                    why: "a person refused it".to_owned(),
+                },
+                Ok(Err(_)) => Approval::Refused {
+                    why: "the sandbox is gone".to_owned(),
+                },
+                Err(_) => Approval::TimedOut,
+            }
+        })
+    }
+}
+
+impl Handle {
+    /// Opens the way out of a sandbox that a daemon before this one served: what that one had under way was broken off.
+    pub(crate) async fn open_way_again(&self) {
+        let open = self.ask(|reply| Request::OpenEffects { reply }).await;
+        let policy = self.ask(|reply| Request::Spec { reply }).await;
+        let (Ok(open), Ok(spec)) = (open, policy) else {
+            return;
+        };
+        let broken = open.into_iter().map(|effect| Event::EffectSettled {
+            effect,
+            status: None,
+            sent: Passed::default(),
+            received: Passed::default(),
+            millis: 0,
+            error: Some(LOST.to_owned()),
+        });
+        let broken: Vec<Event> = broken.collect();
+        if !broken.is_empty()
+            && let Err(problem) = self.record(broken).await
+        {
+            tracing::warn!(sandbox = %self.name, error = %problem.message, "effects stay open");
+        }
+        self.open_way(spec.policy.as_deref());
+    }
+
+    /// Opens the way out.
+    pub(crate) fn open_way(&self, policy: Option<&str>) {
+        let policy = Arc::new(journaled(policy));
+        self.way.set_policy(&policy);
+        let egress = Egress::open(Parts {
+            authority: Arc::clone(&self.shared.authority),
+            policy,
+            ledger: Arc::new(Writer::new(self)),
+            owners: Arc::new(Supervisor {
+                dir: self.way.dir.clone(),
+                epoch: self.way.epoch,
+            }),
+            secrets: Arc::new(Released {
+                shared: self.shared.clone(),
+                way: Arc::clone(&self.way),
+            }),
+            approver: Arc::new(People {
+                handle: self.clone(),
+            }),
+            resolver: egress::host_resolver(),
+        });
+        self.way.egress.send_replace(Some(egress));
+    }
+
+    /// Returns the policy in force.
+    ///
+    /// # Errors
+    /// The sandbox is gone.
+    pub async fn policy(&self) -> Result<PolicyView, ApiError> {
+        let spec = self.ask(|reply| Request::Spec { reply }).await?;
+        Ok(view(spec.policy.unwrap_or_default()))
+    }
+
+    /// Puts another policy in force, at once: what it does not allow any more is broken off.
+    ///
+    /// # Errors
+    /// `invalid` for a text that is no policy, with the line; nothing is changed then.
+    pub async fn set_policy(&self, text: String) -> Result<PolicyView, ApiError> {
+        let text = if text.trim().is_empty() {
+            String::new()
+        } else {
+            text
+        };
+        let policy = Arc::new(parse(&text)?);
+        let set = Event::PolicySet {
+            policy: text.clone(),
+        };
+        self.record(vec![set]).await?;
+        self.way.set_policy(&policy);
+        let ports: BTreeSet<u16> = policy.ports();
+        if !ports.is_empty() {
+            let ports = ports.into_iter().collect();
+            // Where nothing runs, the next start opens them.
+            if let Err(why) = link::listen(&self.way.dir, self.way.epoch, ports).await {
+                tracing::debug!(sandbox = %self.name, why = %error::chain(&why), "no doors were added");
+            } else {
+                self.way.serve();
+            }
+        }
+        Ok(view(text))
+    }
+
+    /// Says what the policy in force makes of a request.
+    ///
+    /// # Errors
+    /// `invalid` for an address that is none.
+    pub fn check_policy(&self, ask: &CheckRequest) -> Result<Explanation, ApiError> {
+        explain(&self.way.policy(), ask)
+    }
+
+    /// Lists the requests that left, oldest first; of one operation where one is named.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub async fn effects(&self, op: Option<&OpId>) -> Result<Vec<EffectView>, ApiError> {
+        let mut effects: BTreeMap<Seq, EffectView> = BTreeMap::new();
+        let mut begun: BTreeMap<EffectId, Seq> = BTreeMap::new();
+        each_event(&self.shared, self.id, |stored| {
+            let at = stored.at;
+            match stored.event {
+                Event::EffectBegun {
+                    effect,
+                    request,
+                    class,
+                    rule,
+                    secrets,
+                } if op.is_none() || request.op.as_ref() == op => {
+                    begun.insert(effect.clone(), stored.seq);
+                    let view = EffectView {
+                        id: effect,
+                        seq: stored.seq,
+                        at_ms: at,
+                        request,
+                        class,
+                        rule,
+                        secrets,
+                        state: EffectState::Open,
+                        status: None,
+                        sent: Passed::default(),
+                        received: Passed::default(),
+                        millis: None,
+                        error: None,
+                    };
+                    effects.insert(stored.seq, view);
+                }
+                Event::EffectSettled {
+                    effect,
+                    status,
+                    sent,
+                    received,
+                    millis,
+                    error,
+                } => {
+                    let known = begun.get(&effect).and_then(|seq| effects.get_mut(seq));
+                    if let Some(view) = known {
+                        view.state = if error.is_some() {
+                            EffectState::Broken
+                        } else {
+                            EffectState::Done
+                        };
+                        view.status = status;
+                        view.sent = sent;
+                        view.received = received;
+                        view.millis = Some(millis);
+                        view.error = error;
+                    }
+                }
+                _ => {}
+            }
+        })
+        .await?;
+        Ok(effects.into_values().collect())
+    }
+
+    /// Lists what was to leave and did not, oldest first.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub async fn denials(&self) -> Result<Vec<DenialView>, ApiError> {
+        let mut denials = Vec::new();
+        each_event(&self.shared, self.id, |stored| {
+            if let Event::EgressDenied {
+                request,
+                reason,
+                rule,
+                message,
+                times,
+            } = stored.event
+            {
+                denials.push(DenialView {
+                    seq: stored.seq,
+                    at_ms: stored.at,
+                    request,
+                    reason,
+                    rule,
+                    message,
+                    times,
+                });
+            }
+        })
+        .await?;
+        Ok(denials)
+    }
+
+    /// Lists the requests that wait for a person's word, oldest first.
+    ///
+    /// # Errors
+    /// The sandbox is gone.
+    pub async fn approvals(&self) -> Result<Vec<ApprovalView>, ApiError> {
+        self.ask(|reply| Request::Approvals { reply }).await
+    }
+
+    /// Gives the word for a request.
+    ///
+    /// # Errors
+    /// `not_found` where nothing of that id waits.
+    pub async fn decide(&self, approval: ApprovalId, word: DecideApproval) -> Result<(), ApiError> {
+        let allow = word.allow;
+        let decided = self.ask(|reply| Request::Decide {
+            approval,
+            allow,
+            reply,
+        });
+        let request = decided.await?;
+        if word.remember {
+            let policy = remembering(self.way.policy().text(), &request, allow);
+            self.set_policy(policy).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Says what a policy makes of a request.
+///
+/// # Errors
+/// `invalid` for an address that is none.
+pub fn explain(policy: &Policy, ask: &CheckRequest) -> Result<Explanation, ApiError> {
+    let method = ask.method.as_deref().unwrap_or("GET");
+    policy::explain(policy, &ask.url, method)
+        .map_err(|wrong| ApiError::new(ErrorCode::Invalid, wrong.to_string()))
+}
+
+/// Writes a person's word into a policy as its first rule: the first that matches decides.
+fn remembering(policy: &str, request: &Outgoing, allow: bool) -> String {
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let mut rule = format!(
+        "[[rule]]\nname = \"remembered-{:08x}\"\nhosts = [{}]\nports = [{}]\n",
+        rand::random::<u32>(),
+        quoted(&request.host),
+        request.port
+    );
+    if let Some(method) = &request.method {
+        rule.push_str(&format!("methods = [{}]\n", quoted(method)));
+    }
+    if let Some(path) = &request.path {
+        let path = path.split('?').next().unwrap_or(path);
+        rule.push_str(&format!("paths = [{}]\n", quoted(path)));
+    }
+    if matches!(request.protocol.as_str(), "http" | "ws") {
+        rule.push_str("plain = true\n");
+    }
+    let action = if allow { "allow" } else { "deny" };
+    rule.push_str(&format!("action = \"{action}\"\n\n"));
+    // Before the first table: what stands above it belongs to the whole.
+    let starts = policy.lines().scan(0, |at, line| {
+        let start = *at;
+        *at += line.len() + 1;
+        Some((start, line))
+    });
+    let table = starts.filter(|(_, line)| line.trim_start().starts_with('['));
+    let at = table.map(|(start, _)| start).next();
+    let (head, tail) = policy.split_at(at.unwrap_or(policy.len()));
+    let gap = if head.is_empty() || head.ends_with('\n') { "" } else { "\n" };
+    format!("{head}{gap}{rule}{tail}")
+}
+
+fn view(policy: String) -> PolicyView {
+    let digest = blake3::hash(policy.as_bytes()).to_hex().to_string();
+    PolicyView { policy, digest }
+}
+
+/// Goes through a journal from its first event on.
+async fn each_event(
+    shared: &Shared,
+    id: SandboxId,
+    mut see: impl FnMut(Stored),
+) -> Result<(), ApiError> {
+    let mut next = Seq(1);
+    loop {
+        let events = shared.store.read(id, next, PAGE).await;
+        let events = events.map_err(|e| error::of_journal(&e))?;
+        let Some(last) = events.last() else {
+            return Ok(());
+        };
+        next = last.seq.next();
+        events.into_iter().for_each(&mut see);
+    }
+}
