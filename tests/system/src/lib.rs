@@ -12,6 +12,7 @@ pub mod harnesses;
 pub mod journal;
 pub mod litter;
 pub mod model;
+pub mod origin;
 pub mod points;
 pub mod process;
 pub mod rng;

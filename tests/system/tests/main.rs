@@ -7,6 +7,7 @@ use std::io::Write as _;
 mod bad;
 mod branches;
 mod edges;
+mod egress;
 mod exec;
 mod file_api;
 mod files;

@@ -1,0 +1,191 @@
+//! A server of the internet as a test sees it: HTTPS or HTTP on loopback, which keeps everything that it was sent.
+
+use std::io::{self, BufRead as _, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use crate::{Res, trouble};
+
+/// One request as it arrived.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Its first line.
+    pub line: String,
+    /// Its headers, names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+impl Seen {
+    /// Returns a header.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
+    }
+}
+
+#[derive(Default)]
+struct Log {
+    seen: Mutex<Vec<Seen>>,
+    more: Condvar,
+}
+
+/// Answers `GET /reflect` with the request's own head, and everything else with `ok` and its path.
+pub struct Origin {
+    /// Where it listens on 127.0.0.1.
+    pub port: u16,
+    /// Its certificate, PEM; empty without TLS.
+    pub root: String,
+    log: Arc<Log>,
+}
+
+impl Origin {
+    /// Starts one with a certificate of its own for these names.
+    ///
+    /// # Errors
+    /// No port, or no certificate.
+    pub fn https(names: &[&str]) -> Res<Self> {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let CertifiedKey { cert, signing_key } =
+            generate_simple_self_signed(names).map_err(|e| trouble(e.to_string()))?;
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(signing_key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|e| trouble(e.to_string()))?
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.der().clone()], key)
+            .map_err(|e| trouble(e.to_string()))?;
+        Self::start(cert.pem(), Some(Arc::new(config)))
+    }
+
+    /// Starts one without TLS.
+    ///
+    /// # Errors
+    /// No port.
+    pub fn http() -> Res<Self> {
+        Self::start(String::new(), None)
+    }
+
+    fn start(root: String, tls: Option<Arc<ServerConfig>>) -> Res<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        let port = listener.local_addr()?.port();
+        let log = Arc::new(Log::default());
+        let keeps = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (keeps, tls) = (Arc::clone(&keeps), tls.clone());
+                // Whoever breaks off is seen by what is missing.
+                std::thread::spawn(move || serve(stream, tls, &keeps));
+            }
+        });
+        Ok(Self { port, root, log })
+    }
+
+    /// Returns what came so far.
+    #[must_use]
+    pub fn seen(&self) -> Vec<Seen> {
+        let seen = self.log.seen.lock();
+        seen.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until so many requests have come.
+    #[must_use]
+    pub fn wait(&self, count: usize, within: Duration) -> bool {
+        let until = Instant::now() + within;
+        let mut seen = self.log.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        while seen.len() < count {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.log.more.wait_timeout(seen, left);
+            seen = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+fn serve(stream: TcpStream, tls: Option<Arc<ServerConfig>>, log: &Log) -> io::Result<()> {
+    match tls {
+        Some(config) => {
+            let connection = ServerConnection::new(config).map_err(io::Error::other)?;
+            answer(StreamOwned::new(connection, stream), log)
+        }
+        None => answer(stream, log),
+    }
+}
+
+fn answer<S: Read + Write>(stream: S, log: &Log) -> io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let Some(seen) = request(&mut stream)? else {
+            return Ok(());
+        };
+        let path = seen.line.split(' ').nth(1).unwrap_or("/").to_owned();
+        let body = if path.starts_with("/reflect") {
+            let head = seen.headers.iter();
+            head.map(|(name, value)| format!("{name}: {value}\n"))
+                .collect()
+        } else {
+            format!("ok {path}\n")
+        };
+        log.seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(seen);
+        log.more.notify_all();
+        let to = stream.get_mut();
+        write!(
+            to,
+            "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
+        to.flush()?;
+    }
+}
+
+fn request(from: &mut impl io::BufRead) -> io::Result<Option<Seen>> {
+    let mut seen = Seen::default();
+    let mut line = String::new();
+    if from.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    seen.line = line.trim_end().to_owned();
+    loop {
+        let mut line = String::new();
+        from.read_line(&mut line)?;
+        let Some((name, value)) = line.trim_end().split_once(':') else {
+            break;
+        };
+        let header = (name.to_ascii_lowercase(), value.trim().to_owned());
+        seen.headers.push(header);
+    }
+    let is_chunked = seen.header("transfer-encoding") == Some("chunked");
+    if is_chunked {
+        loop {
+            let mut size = String::new();
+            from.read_line(&mut size)?;
+            let size = usize::from_str_radix(size.trim(), 16).map_err(io::Error::other)?;
+            let mut chunk = vec![0; size];
+            from.read_exact(&mut chunk)?;
+            from.read_line(&mut String::new())?;
+            if size == 0 {
+                return Ok(Some(seen));
+            }
+            seen.body.extend(chunk);
+        }
+    }
+    let length = seen.header("content-length");
+    let length = length.map_or(Ok(0), str::parse).map_err(io::Error::other)?;
+    seen.body = vec![0; length];
+    from.read_exact(&mut seen.body)?;
+    Ok(Some(seen))
+}
