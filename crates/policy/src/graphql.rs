@@ -95,22 +95,18 @@ fn operations(document: &str) -> Option<Vec<Operation<'_>>> {
     let mut tokens = Tokens { rest: document.strip_prefix('\u{feff}').unwrap_or(document) };
     let mut all = Vec::new();
     while let Some(token) = tokens.next()? {
-        let query = match token {
+        match token {
             Token::Open('{') => {
                 tokens.skip_group('{')?;
                 all.push(Operation { name: None, query: true });
-                continue;
             }
-            Token::Name("fragment") => {
-                tokens.skip_to_selection()?;
-                continue;
+            Token::Name("fragment") => tokens.skip_fragment()?,
+            Token::Name(word @ ("query" | "mutation" | "subscription")) => {
+                let name = tokens.skip_operation()?;
+                all.push(Operation { name, query: word == "query" });
             }
-            Token::Name("query") => true,
-            Token::Name("mutation" | "subscription") => false,
-            Token::Name(_) | Token::Open(_) | Token::Close(_) | Token::Other => return None,
-        };
-        let name = tokens.skip_to_selection()?;
-        all.push(Operation { name, query });
+            Token::Name(_) | Token::Open(_) | Token::Close(_) | Token::At | Token::Other => return None,
+        }
     }
     Some(all)
 }
@@ -120,6 +116,7 @@ enum Token<'a> {
     Name(&'a str),
     Open(char),
     Close(char),
+    At,
     Other,
 }
 
@@ -128,23 +125,48 @@ struct Tokens<'a> {
 }
 
 impl<'a> Tokens<'a> {
-    /// Goes behind the selection set of a definition whose keyword was read, and returns the name right behind that.
-    fn skip_to_selection(&mut self) -> Option<Option<&'a str>> {
+    /// Goes behind an operation whose keyword was read, and returns its name.
+    fn skip_operation(&mut self) -> Option<Option<&'a str>> {
+        let mut token = self.next()??;
         let mut name = None;
-        let mut first = true;
-        loop {
-            match self.next()?? {
-                Token::Open('{') => {
-                    self.skip_group('{')?;
-                    return Some(name);
-                }
-                Token::Open(open) => self.skip_group(open)?,
-                Token::Name(text) if first => name = Some(text),
-                // Directives and type conditions.
-                Token::Name(_) | Token::Other => {}
-                Token::Close(_) => return None,
+        if let Token::Name(text) = token {
+            name = Some(text);
+            token = self.next()??;
+        }
+        if token == Token::Open('(') {
+            self.skip_group('(')?;
+            token = self.next()??;
+        }
+        self.skip_selection(token)?;
+        Some(name)
+    }
+
+    /// Goes behind a fragment whose keyword was read.
+    fn skip_fragment(&mut self) -> Option<()> {
+        match (self.next()??, self.next()??, self.next()??) {
+            (Token::Name(name), Token::Name("on"), Token::Name(_)) if name != "on" => {
+                let token = self.next()??;
+                self.skip_selection(token)
             }
-            first = false;
+            _ => None,
+        }
+    }
+
+    /// Goes behind directives and the selection set after them, the first token of which was read.
+    fn skip_selection(&mut self, mut token: Token<'a>) -> Option<()> {
+        while token == Token::At {
+            let Token::Name(_) = self.next()?? else {
+                return None;
+            };
+            token = self.next()??;
+            if token == Token::Open('(') {
+                self.skip_group('(')?;
+                token = self.next()??;
+            }
+        }
+        match token {
+            Token::Open('{') => self.skip_group('{'),
+            _ => None,
         }
     }
 
@@ -158,7 +180,7 @@ impl<'a> Tokens<'a> {
                     inside.pop();
                 }
                 (Token::Close(_), _) => return None,
-                (Token::Name(_) | Token::Other, _) => {}
+                (Token::Name(_) | Token::At | Token::Other, _) => {}
             }
         }
         Some(())
@@ -173,7 +195,8 @@ impl<'a> Tokens<'a> {
         let (token, len) = match c {
             '{' | '(' | '[' => (Token::Open(c), 1),
             '}' | ')' | ']' => (Token::Close(c), 1),
-            '!' | '$' | '&' | ':' | '=' | '@' | '|' => (Token::Other, 1),
+            '@' => (Token::At, 1),
+            '!' | '$' | '&' | ':' | '=' | '|' => (Token::Other, 1),
             '.' => (Token::Other, self.rest.starts_with("...").then_some(3)?),
             '"' => (Token::Other, string(self.rest)?),
             'a'..='z' | 'A'..='Z' | '_' => {
@@ -265,6 +288,10 @@ mod tests {
             "query { a(text: \"\"\" ) }",
             "type T { a: Int }",
             "{ a } \u{a0}",
+            "query Q mutation M { x }",
+            "query Q @d mutation M { x }",
+            "query Q ($a: I) M { x }",
+            "fragment on on T { b } { a }",
             "# query\rmutation { x }",
             "query A { a } query B { b }",
             "\"\"\"d\"\"\" query { a }",
