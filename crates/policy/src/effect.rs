@@ -65,11 +65,14 @@ impl Content {
     fn and(self, value: &[u8]) -> Self {
         let essence = value.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
         let is = |text: &str| essence.eq_ignore_ascii_case(text.as_bytes());
-        let found = match () {
-            () if is("application/x-git-upload-pack-request") => Self::GitFetch,
-            () if is("application/json") || is("application/graphql+json") => Self::Json,
-            () if is("application/graphql") => Self::GraphQl,
-            () => Self::Other,
+        let found = if is("application/x-git-upload-pack-request") {
+            Self::GitFetch
+        } else if is("application/json") || is("application/graphql+json") {
+            Self::Json
+        } else if is("application/graphql") {
+            Self::GraphQl
+        } else {
+            Self::Other
         };
         match self {
             Self::None => found,

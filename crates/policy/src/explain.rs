@@ -5,12 +5,15 @@ use std::fmt;
 use protocol::DenyReason;
 use serde::Serialize;
 
+use crate::ask::{Connect, Request, Wire};
 use crate::git::{GitAct, git_act};
 use crate::host::{Host, authority};
 use crate::inject::How;
-use crate::policy::{Channel, Connect, Grant, Policy, Request, Verdict, Wire};
+use crate::policy::Policy;
 use crate::rule::{Action, Asked, Budget, Fit, Rule};
 use crate::say;
+use crate::shown::cut;
+use crate::verdict::{Channel, Grant, Verdict};
 
 /// What a policy says of a URL, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -85,10 +88,10 @@ pub fn explain(policy: &Policy, url: &str, method: &str) -> Explanation {
     let url = match Url::parse(url) {
         Ok(url) => url,
         Err(wrong) => {
-            let message = format!("`{}` is no URL that could be allowed: {wrong}", say::cut(url));
+            let message = format!("`{}` is no URL that could be allowed: {wrong}", cut(url));
             return Explanation {
-                method: say::cut(method),
-                url: say::cut(url),
+                method: cut(method),
+                url: cut(url),
                 git: None,
                 rules: Vec::new(),
                 decision: Decision::Deny { rule: None, reason: DenyReason::BadName, message },
@@ -111,8 +114,8 @@ pub fn explain(policy: &Policy, url: &str, method: &str) -> Explanation {
     let wire = if url.tls { Wire::Tls } else { Wire::Http };
     let connect = policy.connect(&Connect { host: &url.host, port: url.port, protocol: wire });
     Explanation {
-        method: say::cut(method),
-        url: say::origin(url.host.in_url(), url.port, url.tls) + &say::cut(url.path),
+        method: cut(method),
+        url: say::origin(url.host.in_url(), url.port, url.tls) + &cut(url.path),
         git: act.map(|act| act.to_string()),
         rules: looked(policy, &request, &connect),
         decision: decision(policy, &request, connect),

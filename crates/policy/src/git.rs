@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::path;
 use crate::query;
-use crate::say::cut;
+use crate::shown::cut;
 
 /// What a request is to git.
 #[derive(Debug, Clone, PartialEq, Eq)]

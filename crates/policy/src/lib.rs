@@ -7,6 +7,7 @@
 //!
 //! The format is described at [`Policy::parse`].
 
+mod ask;
 mod effect;
 mod explain;
 mod git;
@@ -26,8 +27,11 @@ mod query;
 mod rule;
 mod say;
 mod secret;
+mod shown;
 mod suffixes;
+mod verdict;
 
+pub use ask::{Connect, Request, Wire};
 pub use effect::kind;
 pub use explain::{Decision, Explanation, Looked, explain};
 pub use git::{GitAct, git_act};
@@ -36,7 +40,8 @@ pub use host::{Host, HostError, authority};
 pub use inject::{How, Injection, Place, TokenPlace};
 pub use parse::{MAX_TEXT, PolicyError};
 pub use pkt::{MAX_COMMANDS, Malformed, PushCommand, push_commands};
-pub use policy::{Channel, Connect, Grant, Policy, Request, Verdict, Wire};
+pub use policy::Policy;
 pub use presets::{Preset, presets};
 pub use rule::Budget;
 pub use secret::{SCHEMES, SecretRef, Shown};
+pub use verdict::{Channel, Grant, Verdict};

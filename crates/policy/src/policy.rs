@@ -5,20 +5,20 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::time::Duration;
 
-use protocol::{DenyReason, EffectKind};
+use protocol::EffectKind;
 
+use crate::ask::{Connect, Request, Wire};
 use crate::effect;
 use crate::git::GitAct;
 use crate::guard::{self, Refused, vet};
 use crate::host::Host;
-use crate::inject::Injection;
 use crate::parse::{self, PolicyError};
 use crate::pattern::HostPattern;
-use crate::rule::{Action, Asked, Budget, Fit, Rule};
+use crate::rule::{Action, Asked, Fit, Rule};
 use crate::say;
 use crate::secret::SecretRef;
+use crate::verdict::{Channel, Grant, Verdict};
 
 /// What may leave a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,101 +26,6 @@ pub struct Policy {
     text: String,
     rules: Vec<Rule>,
     secrets: Vec<SecretRef>,
-}
-
-/// A connection that is asked for.
-#[derive(Debug, Clone, Copy)]
-pub struct Connect<'a> {
-    /// Where to.
-    pub host: &'a Host,
-    /// At which port.
-    pub port: u16,
-    /// What its first bytes are.
-    pub protocol: Wire,
-}
-
-/// What the first bytes of a connection are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wire {
-    /// A request of HTTP, not encrypted.
-    Http,
-    /// A ClientHello.
-    Tls,
-    /// Anything else, or nothing.
-    Unknown,
-}
-
-/// What to do with a connection that is allowed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Channel {
-    /// Pass its bytes on, as they are.
-    PassThrough,
-    /// Look at each request of it, and ask for each.
-    Inspect,
-}
-
-/// A request that is asked for, as it came and before anything is put into it.
-#[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
-    /// Whose it is.
-    pub host: &'a Host,
-    /// At which port.
-    pub port: u16,
-    /// Whether it came over TLS and would leave so.
-    pub tls: bool,
-    /// Its method.
-    pub method: &'a str,
-    /// Its path as it was sent, without the query.
-    pub path: &'a str,
-    /// What stands after `?`.
-    pub query: Option<&'a str>,
-    /// Whether it asks for a WebSocket, in either version of HTTP.
-    pub websocket: bool,
-    /// What it is to git: what [`crate::git_act`] says, for a push with the refs that [`crate::push_commands`] found. A push that is
-    /// not given here is known all the same, but no rule that names refs allows it.
-    pub git: Option<&'a GitAct>,
-}
-
-/// An answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use]
-pub enum Verdict<T> {
-    /// It is allowed.
-    Allow {
-        /// The rule that says so.
-        rule: String,
-        /// What is granted.
-        grant: T,
-    },
-    /// A person must say so first. Never said of a connection.
-    Ask {
-        /// The rule that says so.
-        rule: String,
-        /// How long to wait for a word.
-        timeout: Duration,
-        /// What is granted then.
-        grant: T,
-    },
-    /// It is not allowed.
-    Deny {
-        /// The rule that says so; none where no rule allows it.
-        rule: Option<String>,
-        /// Why.
-        reason: DenyReason,
-        /// Why, for the program inside and whoever reads its output.
-        message: String,
-    },
-}
-
-/// What a request is granted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Grant {
-    /// Secrets that go into it.
-    pub inject: Vec<Injection>,
-    /// What the rule grants at most, to be counted under the rule's name.
-    pub budget: Budget,
-    /// Whether it only reads, as far as method and path tell; [`crate::kind`] tells better with the headers and the body.
-    pub kind: EffectKind,
 }
 
 impl Policy {
@@ -237,7 +142,7 @@ impl Policy {
         match first {
             Some(rule) if look => allow(rule, Channel::Inspect),
             Some(rule) => allow(rule, Channel::PassThrough),
-            None => say::no_connection(self, asked),
+            None => say::no_connection(&self.rules, asked),
         }
     }
 
@@ -266,7 +171,7 @@ impl Policy {
                 }
             }
         }
-        say::no_request(self, &asked, &what)
+        say::no_request(&self.rules, &asked, &what)
     }
 
     /// Says whether an address that a name resolved to may be dialled: as [`vet`], but for what a rule names on purpose.

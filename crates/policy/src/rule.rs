@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::ask::Request;
 use crate::git::GitAct;
 use crate::glob::{Case, Glob, star};
 use crate::host::Host;
@@ -13,7 +14,6 @@ use crate::inject::Injection;
 use crate::net::Net;
 use crate::path::{self, Odd};
 use crate::pattern::HostPattern;
-use crate::policy::Request;
 use crate::query;
 
 /// What a rule grants at most.

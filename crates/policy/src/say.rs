@@ -5,13 +5,14 @@ use std::fmt::Write as _;
 
 use protocol::DenyReason;
 
+use crate::ask::{Connect, Request, Wire};
 use crate::git::GitAct;
+use crate::glob::Glob;
 use crate::path::Odd;
-use crate::policy::{Connect, Policy, Request, Verdict, Wire};
 use crate::rule::{Asked, Fit, Miss, Rule};
+use crate::shown::cut;
+use crate::verdict::Verdict;
 
-/// How much of a path or a method is repeated.
-const SHOWN: usize = 200;
 /// Of how many rules it is said why they do not fit.
 const RULES: usize = 3;
 
@@ -53,13 +54,13 @@ pub(crate) fn odd_path<T>(rule: &Rule, what: &str, odd: Odd) -> Verdict<T> {
 }
 
 /// No rule lets a connection out.
-pub(crate) fn no_connection<T>(policy: &Policy, asked: &Connect<'_>) -> Verdict<T> {
+pub(crate) fn no_connection<T>(rules: &[Rule], asked: &Connect<'_>) -> Verdict<T> {
     let Connect { host, port, protocol } = *asked;
     let tls = protocol == Wire::Tls;
     let miss = |rule: &Rule| rule.carries(host, port, tls).err();
-    let (mut reason, mut why) = (DenyReason::NoRule, near(policy, &host.to_string(), miss));
+    let (mut reason, mut why) = (DenyReason::NoRule, near(rules, &host.to_string(), miss));
     if protocol == Wire::Unknown {
-        let carried = policy.rules().iter().any(|rule| !rule.denies() && rule.reaches(host, port).is_ok());
+        let carried = rules.iter().any(|rule| !rule.denies() && rule.reaches(host, port).is_ok());
         if carried {
             reason = DenyReason::Protocol;
             "what is sent is neither TLS nor HTTP, and no rule passes it through".clone_into(&mut why);
@@ -72,13 +73,13 @@ pub(crate) fn no_connection<T>(policy: &Policy, asked: &Connect<'_>) -> Verdict<
 }
 
 /// No rule lets a request out.
-pub(crate) fn no_request<T>(policy: &Policy, asked: &Asked<'_>, what: &str) -> Verdict<T> {
+pub(crate) fn no_request<T>(rules: &[Rule], asked: &Asked<'_>, what: &str) -> Verdict<T> {
     let request = asked.request;
     let miss = |rule: &Rule| match rule.fits(asked) {
         Fit::No(miss) => Some(miss),
         Fit::Yes | Fit::Refuse(_) => None,
     };
-    let why = near(policy, &request.host.to_string(), miss);
+    let why = near(rules, &request.host.to_string(), miss);
     let git = asked.git.as_ref().map(|act| format!(" ({act})")).unwrap_or_default();
     let url = origin(request.host.in_url(), request.port, request.tls) + "/";
     Verdict::Deny {
@@ -90,7 +91,7 @@ pub(crate) fn no_request<T>(policy: &Policy, asked: &Asked<'_>, what: &str) -> V
 
 /// Returns why a rule does not fit.
 pub(crate) fn why(rule: &Rule, miss: Miss) -> String {
-    let globs = |globs: &[crate::glob::Glob]| list(globs.iter().map(crate::glob::Glob::text));
+    let globs = |globs: &[Glob]| list(globs.iter().map(Glob::text));
     match miss {
         Miss::Host => format!("is for {}", list(&rule.hosts)),
         Miss::Port => format!("is for port {}", list(rule.ports.iter().flatten())),
@@ -118,15 +119,15 @@ pub(crate) fn why(rule: &Rule, miss: Miss) -> String {
 }
 
 /// Says of the rules that name the host why they do not fit; that there is none, else.
-fn near(policy: &Policy, host: &str, miss: impl Fn(&Rule) -> Option<Miss>) -> String {
-    let allowing = policy.rules().iter().filter(|rule| !rule.denies());
+fn near(rules: &[Rule], host: &str, miss: impl Fn(&Rule) -> Option<Miss>) -> String {
+    let allowing = rules.iter().filter(|rule| !rule.denies());
     let close = allowing.filter_map(|rule| match miss(rule) {
         Some(Miss::Host) | None => None,
         Some(miss) => Some(format!("rule `{}` {}", rule.name, why(rule, miss))),
     });
     let all: Vec<String> = close.collect();
     match all.len() {
-        0 if policy.rules().is_empty() => "this sandbox's policy allows nothing".to_owned(),
+        0 if rules.is_empty() => "this sandbox's policy allows nothing".to_owned(),
         0 => format!("no rule of this sandbox's policy allows {host}"),
         1..=RULES => all.join("; "),
         more => format!("{}; and so on for {} more", all[..RULES].join("; "), more - RULES),
@@ -151,19 +152,4 @@ pub(crate) fn origin(host: String, port: u16, tls: bool) -> String {
 fn list<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
     let all: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
     cut(&all.join(", "))
-}
-
-/// Returns text from outside so that it cannot pose as ours, and not much of it.
-pub(crate) fn cut(text: &str) -> String {
-    let mut out: String = text.chars().take(SHOWN).flat_map(escape).collect();
-    if text.chars().nth(SHOWN).is_some() {
-        out.push('…');
-    }
-    out
-}
-
-fn escape(c: char) -> impl Iterator<Item = char> {
-    let plain = (c == ' ' || c.is_ascii_graphic()) && c != '`';
-    let escaped = (!plain).then(|| c.escape_unicode()).into_iter().flatten();
-    plain.then_some(c).into_iter().chain(escaped)
 }

@@ -51,7 +51,7 @@ impl<'a> Fields<'a> {
         for (key, value) in table {
             let name: &str = key.get_ref();
             if !known.is_empty() && !known.contains(&name) {
-                let wrong = format!("there is no key `{}`", crate::say::cut(name));
+                let wrong = format!("there is no key `{}`", crate::shown::cut(name));
                 return Err(error(text, key.span().start, &path, wrong, &known.join(", ")));
             }
             entries.insert(name, (key.span().start, value.get_ref()));
@@ -71,7 +71,7 @@ impl<'a> Fields<'a> {
 
     /// Returns all of it, by key.
     pub(super) fn all(&self) -> impl Iterator<Item = (&'a str, Item<'a>)> {
-        self.entries.keys().filter_map(|key| Some((*key, self.get(key)?)))
+        self.entries.keys().filter_map(move |key| Some((*key, self.get(key)?)))
     }
 
     /// Returns the tables `[[key]]`.
@@ -127,7 +127,7 @@ impl<'a> Item<'a> {
         let DeValue::Integer(number) = self.value else {
             return Err(self.error(format!("this is {}", a(self.value)), &allowed));
         };
-        let number = number.to_string().parse().ok();
+        let number = number.to_string().parse::<u64>().ok();
         number
             .filter(|number| (least..=most).contains(number))
             .ok_or_else(|| self.error("this number does not fit here", &allowed))

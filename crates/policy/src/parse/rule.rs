@@ -247,11 +247,10 @@ fn agree(fields: &Fields<'_>, rule: &Rule) -> Result<(), PolicyError> {
     }
     let open = rule.hosts.iter().any(HostPattern::is_open);
     for key in ["addresses", "inject", "roots"] {
-        match fields.get(key) {
-            Some(item) if open => {
-                return Err(item.error("this rule is for hosts that anybody can have: name the hosts", ""));
-            }
-            _ => {}
+        if let Some(item) = fields.get(key)
+            && open
+        {
+            return Err(item.error("this rule is for hosts that anybody can have: name the hosts", ""));
         }
     }
     match fields.get("inject") {
