@@ -1,7 +1,7 @@
 //! A policy: its rules in order, and its answers.
 //!
-//! Any rule that denies and fits wins. Else the first rule that fits decides, those of the file before those of presets. Else it
-//! is denied.
+//! Any rule that denies and fits wins. Else the first rule that fits decides: those of the file, those of presets, and then those
+//! for everybody. Else it is denied.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -122,6 +122,11 @@ impl Rule {
         self.action == Action::Deny
     }
 
+    /// Whether it is for hosts that anybody can have; such a rule comes after all others.
+    pub(crate) fn is_open(&self) -> bool {
+        self.hosts.iter().any(HostPattern::is_open)
+    }
+
     /// Whether a connection to a port of a host can be for this rule.
     pub(crate) fn reaches(&self, host: &Host, port: u16) -> Result<(), Miss> {
         if !self.hosts.iter().any(|pattern| pattern.matches(host)) {
@@ -282,6 +287,7 @@ impl Rule {
         };
         !self.denies()
             && !self.is_narrow()
+            && (below.is_open() || !self.is_open())
             && (self.plain || !below.plain)
             && others.is_subset(ports)
             && below.hosts.iter().all(|other| self.hosts.iter().any(|own| own.covers(other)))

@@ -179,6 +179,28 @@ fn the_first_rule_that_fits_decides() {
 }
 
 #[test]
+fn a_rule_for_everybody_comes_last() {
+    let rules = policy(
+        r#"
+        presets = ["pypi"]
+        [[rule]]
+        name = "rest"
+        hosts = ["*"]
+        action = "ask"
+        [[rule]]
+        name = "mine"
+        hosts = ["a.test"]
+        action = "allow"
+        "#,
+    );
+    assert_eq!(said(&rules, "GET", "https://a.test/"), "allow mine");
+    assert_eq!(said(&rules, "GET", "https://pypi.org/simple/"), "allow pypi/index");
+    assert_eq!(said(&rules, "POST", "https://pypi.org/simple/"), "ask rest");
+    assert_eq!(said(&rules, "GET", "https://b.test/"), "ask rest");
+    assert_eq!(said(&rules, "GET", "http://b.test/"), "deny - NoRule");
+}
+
+#[test]
 fn tls_is_opened_only_where_a_rule_needs_it() {
     let head = "hosts = [\"a.test\"]\n";
     for (rest, want) in [

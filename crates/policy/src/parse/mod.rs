@@ -108,6 +108,8 @@ pub(crate) fn file(text: &str) -> Result<File, PolicyError> {
             rules.extend(preset_rules(preset.name, preset.text()));
         }
     }
+    // A rule for everybody is what is left when no other one is for a host, presets included.
+    rules.sort_by_key(Rule::is_open);
     Ok(File { rules, secrets })
 }
 

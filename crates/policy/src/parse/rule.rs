@@ -245,10 +245,9 @@ fn agree(fields: &Fields<'_>, rule: &Rule) -> Result<(), PolicyError> {
     if let Some(item) = idle.iter().find_map(|key| fields.get(key)) {
         return Err(item.error(format!("this has no meaning with `action = \"{word}\"`"), ""));
     }
-    let open = rule.hosts.iter().any(HostPattern::is_open);
     for key in ["addresses", "inject", "roots"] {
         if let Some(item) = fields.get(key)
-            && open
+            && rule.is_open()
         {
             return Err(item.error("this rule is for hosts that anybody can have: name the hosts", ""));
         }
