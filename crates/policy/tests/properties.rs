@@ -161,7 +161,7 @@ proptest! {
         let _act = git_act(&method, &text, Some(&text));
         let json = [("content-type", &b"application/json"[..])];
         let whole = kind("POST", "/graphql", json, Some(&bytes));
-        prop_assert!(whole == EffectKind::Write || bytes.first().is_some());
+        prop_assert!(whole == EffectKind::Write || !bytes.is_empty());
         let _shown = explain(&policy(SAMPLE), &text, &method).to_string();
     }
 
