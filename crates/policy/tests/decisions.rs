@@ -273,6 +273,15 @@ fn a_rule_for_everybody_comes_last() {
     assert_eq!(said(&rules, "POST", "https://pypi.org/simple/"), "ask rest");
     assert_eq!(said(&rules, "GET", "https://b.test/"), "ask rest");
     assert_eq!(said(&rules, "GET", "http://b.test/"), "deny - NoRule");
+    // What an earlier rule allows as a whole is not looked at for the sake of a later one.
+    let untouched = connect(&rules, "a.test", Wire::Tls);
+    assert!(matches!(
+        untouched,
+        Verdict::Allow {
+            grant: Channel::PassThrough,
+            ..
+        }
+    ));
 }
 
 #[test]
@@ -390,6 +399,26 @@ fn what_is_passed_through_is_looked_at_where_a_part_of_it_is_denied() {
     ));
     assert_eq!(said(&rules, "PUT", "https://a.test/"), "deny no-put Rule");
     assert_eq!(said(&rules, "GET", "https://a.test/"), "allow pass");
+}
+
+#[test]
+fn bytes_of_no_kind_do_not_pass_where_a_part_is_denied() {
+    let raw =
+        "[[rule]]\nname = \"raw\"\nhosts = [\"a.test\"]\nplain = true\naction = \"passthrough\"\n";
+    let part =
+        "[[rule]]\nname = \"part\"\nhosts = [\"a.test\"]\npaths = [\"/x\"]\naction = \"deny\"\n";
+    assert_eq!(
+        word(&connect(&policy(raw), "a.test", Wire::Unknown)),
+        "allow raw"
+    );
+    let both = policy(&(raw.to_owned() + part));
+    assert_eq!(
+        word(&connect(&both, "a.test", Wire::Unknown)),
+        "deny - Protocol"
+    );
+    // What a rule denies is often served with a slash at its end too.
+    assert_eq!(said(&both, "GET", "https://a.test/X/"), "deny part Rule");
+    assert_eq!(said(&both, "GET", "https://a.test/x/y"), "allow raw");
 }
 
 #[test]
