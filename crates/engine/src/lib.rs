@@ -34,4 +34,3 @@ pub use files::{Changed, Files, Helper, Piece, Refusal};
 pub use sandbox::{Attached, Handle, Held, Place, Progress, StdinState};
 pub use shared::{Config, Shared};
 pub use trees::{Compared, Side};
-pub use way::explain;

@@ -296,11 +296,10 @@ impl Handle {
     }
 
     /// Says what the policy in force makes of a request.
-    ///
-    /// # Errors
-    /// `invalid` for an address that is none.
-    pub fn check_policy(&self, ask: &CheckRequest) -> Result<Explanation, ApiError> {
-        explain(&self.way.policy(), ask)
+    #[must_use]
+    pub fn check_policy(&self, ask: &CheckRequest) -> Explanation {
+        let method = ask.method.as_deref().unwrap_or("GET");
+        policy::explain(&self.way.policy(), &ask.url, method)
     }
 
     /// Lists the requests that left, oldest first; of one operation where one is named.
@@ -423,16 +422,6 @@ impl Handle {
         }
         Ok(())
     }
-}
-
-/// Says what a policy makes of a request.
-///
-/// # Errors
-/// `invalid` for an address that is none.
-pub fn explain(policy: &Policy, ask: &CheckRequest) -> Result<Explanation, ApiError> {
-    let method = ask.method.as_deref().unwrap_or("GET");
-    policy::explain(policy, &ask.url, method)
-        .map_err(|wrong| ApiError::new(ErrorCode::Invalid, wrong.to_string()))
 }
 
 /// Writes a person's word into a policy as its first rule: the first that matches decides.

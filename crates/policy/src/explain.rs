@@ -3,7 +3,7 @@
 use std::fmt;
 
 use protocol::DenyReason;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ask::{Connect, Request, Wire};
 use crate::git::{GitAct, git_act};
@@ -16,14 +16,14 @@ use crate::shown::cut;
 use crate::verdict::{Channel, Grant, Verdict};
 
 /// What a policy says of a URL, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// The method asked about.
     pub method: String,
     /// The URL as it was understood, without its query; as it was given where it was not.
     pub url: String,
     /// What the request is to git, in words.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git: Option<String>,
     /// Every rule, in the order in which they are looked at.
     pub rules: Vec<Looked>,
@@ -32,12 +32,12 @@ pub struct Explanation {
 }
 
 /// How one rule was looked at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Looked {
     /// The rule; those of a preset have its name before theirs.
     pub rule: String,
     /// `allow`, `deny`, `ask`, `passthrough`.
-    pub action: &'static str,
+    pub action: String,
     /// Whether it decides.
     pub decides: bool,
     /// Why it fits, or does not.
@@ -45,7 +45,7 @@ pub struct Looked {
 }
 
 /// What is decided of a URL.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict")]
 pub enum Decision {
     /// It is allowed.
@@ -73,13 +73,21 @@ pub enum Decision {
     /// It is not allowed.
     Deny {
         /// By which rule; none where none allows it.
-        #[serde(skip_serializing_if = "Option::is_none")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         rule: Option<String>,
         /// Why.
         reason: DenyReason,
         /// What programs inside are told.
         message: String,
     },
+}
+
+impl Explanation {
+    /// Whether the request would leave, without anybody being asked.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        matches!(self.decision, Decision::Allow { .. })
+    }
 }
 
 /// Says what a policy decides of a request, and why. A URL with `ws` or `wss` asks for a WebSocket.
@@ -231,7 +239,7 @@ fn looked(policy: &Policy, request: &Request<'_>, connect: &Verdict<Channel>) ->
         decided |= decides;
         Looked {
             rule: rule.name.clone(),
-            action: rule.action.word(),
+            action: rule.action.word().to_owned(),
             decides,
             why,
         }

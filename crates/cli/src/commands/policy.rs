@@ -64,21 +64,21 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
         Verb::Check {
             url,
             of,
-            policy,
+            policy: file,
             method,
         } => {
             let ask = CheckRequest {
                 url,
                 method: Some(method),
             };
-            let told = match policy {
+            let told = match file {
                 Some(file) => {
                     let policy = Policy::parse(&read(&file)?);
                     let policy = policy.map_err(|e| {
                         let what = format!("{}: {e}", file.display());
                         ApiError::new(ErrorCode::Invalid, what)
                     });
-                    engine::explain(&policy?, &ask)?
+                    policy::explain(&policy?, &ask.url, ask.method.as_deref().unwrap_or("GET"))
                 }
                 None => of_sandbox(of, &ask, world).await?,
             };

@@ -51,7 +51,7 @@ pub(crate) async fn check(
     body: Bytes,
 ) -> Answer<Json<policy::Explanation>> {
     let ask: CheckRequest = json(&body)?;
-    Ok(Json(engine.get(&parse(&name)?)?.check_policy(&ask)?))
+    Ok(Json(engine.get(&parse(&name)?)?.check_policy(&ask)))
 }
 
 /// Lists what was to leave and did not, oldest first.
