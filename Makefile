@@ -4,6 +4,7 @@ SHELL := bash
 .DEFAULT_GOAL := build
 
 SEEDS ?= 200
+SECONDS ?= 60
 POWER_SEEDS ?= 100
 TARGET := target/x86_64-unknown-linux-gnu/release
 export DURABLE_BIN ?= $(CURDIR)/$(TARGET)/durable
@@ -23,7 +24,7 @@ define install
 	  else echo "needs the Debian packages $${missing[*]}: install them as root" >&2; exit 1; fi; fi
 endef
 
-.PHONY: build deps deps-demo deps-test deps-bench fmt lint unit system test demo demo-fork bench bench-workspace kill-matrix test-power openapi clean
+.PHONY: build deps deps-demo deps-test deps-bench fmt lint unit system test demo demo-fork bench bench-workspace kill-matrix test-power fuzz openapi clean
 
 deps:
 	$(call install,$(RUN_PACKAGES))
@@ -78,6 +79,10 @@ kill-matrix: deps-test build
 
 test-power: deps-test build
 	cargo run --release -p power-test -- --seeds $(POWER_SEEDS)
+
+fuzz:
+	$(call install,gcc g++ libc6-dev)
+	fuzz/run $(SECONDS)
 
 openapi: build
 	$(DURABLE_BIN) __openapi > docs/openapi.json
