@@ -56,7 +56,26 @@ pub(super) fn has(query: &str, name: &str) -> bool {
     values(query, name).next().is_some()
 }
 
-fn values(query: &str, name: &str) -> impl Iterator<Item = String> {
+/// Returns the value of a parameter, or of a header, whose name is this in any case.
+pub(super) fn value(parts: &Parts, name: &str) -> Result<Option<String>, Error> {
+    let query = parts.uri.query().unwrap_or_default();
+    let decoded = |text| String::from_utf8_lossy(&encode::decode_query(text)).into_owned();
+    let mut told = query
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .filter(|(told, _)| decoded(told).eq_ignore_ascii_case(name))
+        .map(|(_, value)| decoded(value))
+        .collect::<Vec<_>>();
+    let headers = parts.headers.get_all(name).iter();
+    told.extend(headers.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()));
+    told.dedup();
+    if told.len() > 1 {
+        return Err(Error::Twice);
+    }
+    Ok(told.pop())
+}
+
+fn values<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = String> + 'a {
     query.split('&').filter_map(move |pair| {
         let (told, value) = pair.split_once('=').unwrap_or((pair, ""));
         if encode::decode(told) != name.as_bytes() {

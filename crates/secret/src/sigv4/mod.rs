@@ -140,14 +140,16 @@ pub fn sign(
     time: SystemTime,
     payload: Payload<'_>,
 ) -> Result<(), Error> {
-    let before = match claimed(parts) {
-        Ok(claimed) => claimed.signed,
-        Err(Error::Unsigned) => Vec::new(),
+    let (before, presigned) = match claimed(parts) {
+        Ok(claimed) => (claimed.signed, claimed.presigned),
+        Err(Error::Unsigned) => (Vec::new(), false),
         Err(why) => return Err(why),
     };
     let hash = hash(&parts.headers, payload)?;
     let date = date::amz(time).ok_or(Error::Clock)?;
-    strip_query(parts, &[])?;
+    if presigned {
+        without(parts, &claimed::PRESIGNED)?;
+    }
     let headers = &mut parts.headers;
     headers.remove(AUTHORIZATION);
     headers.remove(TOKEN);
@@ -214,66 +216,47 @@ fn presign(
     keys: &Keys<'_>,
     scope: &Scope<'_>,
 ) -> Result<(), Error> {
-    let date = claimed.date.clone();
-    let scoped = scoped(&date, scope);
-    let signed = claimed.signed.clone();
-    // Each in the place where the client had it; its session was the placeholder's.
-    let id = format!("{}/{scoped}", keys.id);
-    let session = keys.session.map(Value::text).transpose()?;
-    strip_query(
-        parts,
-        &[
-            ("X-Amz-Credential", Some(&id)),
-            ("X-Amz-Security-Token", session),
-        ],
-    )?;
-    let hash = match parts.headers.get(CONTENT_SHA256) {
-        Some(told) if signed.iter().any(|name| *name == CONTENT_SHA256) => {
-            told_hash(told)?
-        }
-        _ if scope.service == "s3" => UNSIGNED.to_owned(),
-        _ => encode::hex(&sha256(b"")),
+    let scoped = scoped(&claimed.date, scope);
+    let is_s3 = scope.service == "s3";
+    let hash = match claimed::value(parts, CONTENT_SHA256.as_str())? {
+        Some(told) => told_hash(&told)?,
+        None if is_s3 => UNSIGNED.to_owned(),
+        None => encode::hex(&sha256(b"")),
     };
-    let request = canonical::request(parts, scope.service == "s3", &signed, &hash)?;
-    let signature = signature(keys.key, scope, &date, &scoped, &request);
-    let query = parts.uri.query().unwrap_or_default();
-    with_query(parts, &format!("{query}&X-Amz-Signature={signature}"))
+    without(
+        parts,
+        &["X-Amz-Credential", "X-Amz-Security-Token", "X-Amz-Signature"],
+    )?;
+    let id = format!("{}/{scoped}", keys.id);
+    add(parts, "X-Amz-Credential", &id)?;
+    if let Some(session) = keys.session {
+        add(parts, "X-Amz-Security-Token", session.text()?)?;
+    }
+    let request = canonical::request(parts, is_s3, &claimed.signed, &hash)?;
+    let signature = signature(keys.key, scope, &claimed.date, &scoped, &request);
+    add(parts, "X-Amz-Signature", &signature)
 }
 
-/// Takes the signature out of the query, and there gives parameters of AWS's own other values; `None` takes one out.
-/// One that was not there and has a value is added.
-fn strip_query(parts: &mut Parts, others: &[(&str, Option<&str>)]) -> Result<(), Error> {
+/// Adds a parameter to the query.
+fn add(parts: &mut Parts, name: &str, value: &str) -> Result<(), Error> {
+    let query = parts.uri.query().unwrap_or_default();
+    let and = if query.is_empty() { "" } else { "&" };
+    let query = format!("{query}{and}{name}={}", encode::strict(value.as_bytes()));
+    with_query(parts, &query)
+}
+
+/// Takes parameters out of the query; the others stay as they are written.
+fn without(parts: &mut Parts, names: &[&str]) -> Result<(), Error> {
     let Some(query) = parts.uri.query() else {
         return Ok(());
     };
-    let is_presigned = claimed::has(query, "X-Amz-Signature");
-    let mut pairs = Vec::new();
-    let mut added: Vec<(&str, &str)> = Vec::new();
-    added.extend(others.iter().filter_map(|(name, value)| Some((*name, (*value)?))));
-    for pair in query.split('&') {
+    let stays = |pair: &&str| {
         let name = encode::decode(pair.split('=').next().unwrap_or_default());
-        let name = String::from_utf8_lossy(&name).into_owned();
-        let other = others.iter().find(|(other, _)| *other == name);
-        if let Some((name, value)) = other {
-            if let Some(value) = value {
-                pairs.push(format!("{name}={}", encode::strict(value.as_bytes())));
-            }
-            added.retain(|(added, _)| added != name);
-            continue;
-        }
-        let of_signature = if others.is_empty() {
-            is_presigned && claimed::PRESIGNED.contains(&name.as_str())
-        } else {
-            name == "X-Amz-Signature"
-        };
-        if !of_signature {
-            pairs.push(pair.to_owned());
-        }
-    }
-    for (name, value) in added {
-        pairs.push(format!("{name}={}", encode::strict(value.as_bytes())));
-    }
-    with_query(parts, &pairs.join("&"))
+        !names.iter().any(|other| other.as_bytes() == name)
+    };
+    let pairs: Vec<&str> = query.split('&').filter(stays).collect();
+    let query = pairs.join("&");
+    with_query(parts, &query)
 }
 
 fn with_query(parts: &mut Parts, query: &str) -> Result<(), Error> {
@@ -293,15 +276,17 @@ fn with_query(parts: &mut Parts, query: &str) -> Result<(), Error> {
 
 fn hash(headers: &HeaderMap, payload: Payload<'_>) -> Result<String, Error> {
     match payload {
-        Payload::AsTold => told_hash(headers.get(CONTENT_SHA256).ok_or(Error::NeedsBody)?),
+        Payload::AsTold => {
+            let told = headers.get(CONTENT_SHA256).ok_or(Error::NeedsBody)?;
+            told_hash(told.to_str().unwrap_or_default())
+        }
         Payload::Unsigned => Ok(UNSIGNED.to_owned()),
         Payload::Hash(hash) => Ok(encode::hex(&hash)),
         Payload::Bytes(bytes) => Ok(encode::hex(&sha256(bytes))),
     }
 }
 
-fn told_hash(told: &HeaderValue) -> Result<String, Error> {
-    let told = told.to_str().unwrap_or_default();
+fn told_hash(told: &str) -> Result<String, Error> {
     let is_hash = told.len() == 64 && told.bytes().all(|b| b.is_ascii_hexdigit());
     if is_hash || told == UNSIGNED || told == UNSIGNED_CHUNKS {
         return Ok(told.to_owned());
