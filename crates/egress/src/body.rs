@@ -1,7 +1,6 @@
 //! Bodies on their way: counted, held to their limits, scrubbed, and never collected.
 
 use std::collections::VecDeque;
-use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};

@@ -393,7 +393,7 @@ async fn inspect(
     let handshake = StartHandshake::from_parts(accepted, stream).into_stream(config);
     let failure = match timeout(HANDSHAKE_TIMEOUT, handshake).await {
         Ok(Ok(stream)) => {
-            let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            let h2 = stream.get_ref().1.alpn_protocol() == Some(&b"h2"[..]);
             let session = Arc::new(Session::secure(client, host, port, denied));
             if h2 {
                 serve_http2(session, stream).await;
@@ -472,7 +472,7 @@ where
     builder
         .max_headers(256)
         // The front has its own, which lets idle connections be.
-        .header_read_timeout(None)
+        .header_read_timeout(None::<Duration>)
         .auto_date_header(false)
         .timer(TokioTimer::new());
     let mut connection = std::pin::pin!(builder.serve_connection(io, service).with_upgrades());

@@ -19,6 +19,7 @@ use crate::connection::{self, Entrance};
 use crate::deny::Denials;
 use crate::dns::{Answerer, serve_udp};
 use crate::flow::{Flows, Ticket};
+use crate::github::Apps;
 use crate::seam::{Approver, Ledger, Owners, Resolver, Secrets};
 use crate::upstream::{Dialer, Pool};
 
@@ -70,7 +71,8 @@ pub(crate) struct Core {
     pub(crate) answerer: Arc<Answerer>,
     pub(crate) denials: Denials,
     flows: Arc<Flows>,
-    pub(crate) dialer: Dialer,
+    pub(crate) dialer: Arc<Dialer>,
+    pub(crate) apps: Apps,
     pub(crate) pool: Arc<Pool>,
     pub(crate) budgets: Budgets,
     /// Connections, and ends of effects that are being journaled.
@@ -116,6 +118,7 @@ impl Egress {
     /// Outside of a tokio runtime.
     #[must_use]
     pub fn open(parts: Parts) -> Arc<Self> {
+        let dialer = Arc::new(Dialer::new());
         let core = Core {
             authority: parts.authority,
             policy: RwLock::new(parts.policy),
@@ -124,10 +127,11 @@ impl Egress {
             owners: parts.owners,
             secrets: parts.secrets,
             approver: parts.approver,
+            apps: Apps::new(dialer.clone(), parts.resolver.clone()),
             resolver: parts.resolver,
             answerer: Arc::default(),
             flows: Arc::default(),
-            dialer: Dialer::new(),
+            dialer,
             pool: Arc::default(),
             budgets: Budgets::default(),
             tasks: TaskTracker::new(),

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use policy::{How, Injection, Place, Policy};
+use policy::{How, Injection, Place, Policy, TokenPlace};
 use protocol::{DenyReason, SecretUse};
 use secret::{Value, sigv4};
 
@@ -45,6 +45,8 @@ pub(crate) struct Giving<'a> {
     /// `host[:port]`, as it is sent.
     pub(crate) authority: String,
     pub(crate) secure: bool,
+    /// Whose repository it is about, on a forge.
+    pub(crate) owner: Option<&'a str>,
 }
 
 /// Puts the secrets in that are granted, and refuses placeholders that stand anywhere else.
@@ -272,11 +274,9 @@ impl Work {
                 Ok(())
             }
             How::Placeholder { .. } => {
-                let (mine, others) = std::mem::take(&mut self.given)
-                    .into_iter()
-                    .partition(|given| given.secret == secret);
+                let given = std::mem::take(&mut self.given).into_iter();
+                let (mine, others): (Vec<_>, Vec<_>) = given.partition(|one| one.secret == secret);
                 self.given = others;
-                let mine: Vec<Given> = mine;
                 if mine.is_empty() {
                     return Ok(());
                 }
@@ -286,7 +286,21 @@ impl Work {
                 }
                 Ok(())
             }
-            How::GitHubApp { .. } => Err(unusable(secret, "tokens of GitHub Apps are not made here yet")),
+            How::GitHubApp { place, .. } => {
+                let key = self.resolve(giving, secret).await?;
+                let fingerprint = giving.core.secrets.fingerprint(&key);
+                let made = giving.core.apps.token(&injection.how, giving.owner, key, &fingerprint);
+                let token = made.await.map_err(|error| unusable(secret, &error))?;
+                self.values.push(token.clone());
+                let text = match place {
+                    TokenPlace::Bearer => [b"Bearer ", token.expose()].concat(),
+                    TokenPlace::Basic => {
+                        let pair = [b"x-access-token:", token.expose()].concat();
+                        format!("Basic {}", STANDARD.encode(pair)).into_bytes()
+                    }
+                };
+                self.put_header(AUTHORIZATION, &text, secret)
+            }
             // After everything else, since it signs it.
             How::SigV4 { .. } => Ok(()),
         }

@@ -17,6 +17,7 @@ mod effect;
 mod egress;
 mod flow;
 mod front;
+mod github;
 mod head;
 mod inject;
 mod placeholder;

@@ -20,6 +20,7 @@ use crate::deny::Denial;
 use crate::effect::Effect;
 use crate::flow::Ticket;
 use crate::front::Switch;
+use crate::github;
 use crate::head;
 use crate::inject::{self, Giving, Injected};
 use crate::placeholder::{self, Watch};
@@ -521,6 +522,7 @@ impl Allowed {
             placeholders: &placeholders,
             authority: head::authority(&asked.host, asked.port, asked.secure),
             secure: asked.secure,
+            owner: github::owner(asked.git.as_ref(), asked.path()),
         };
         let injected = inject::inject(&giving, &grant.inject, &asked.parts, &mut body).await;
         let Injected {
@@ -565,7 +567,7 @@ impl Allowed {
             let denial = Denial::forbidden(DenyReason::NoRule, "the policy does not allow it any more");
             return Err((denial, Some(body)));
         }
-        let effect = match Effect::begin(core, outgoing, kind, &rule, uses).await {
+        let mut effect = match Effect::begin(core, outgoing, kind, &rule, uses).await {
             Ok(effect) => effect,
             Err(denial) => return Err((denial, Some(body))),
         };
@@ -591,7 +593,6 @@ impl Allowed {
         *request.method_mut() = method.clone();
         std::mem::swap(request.headers_mut(), &mut headers);
         let again = (!has_body && kind == EffectKind::Read).then(|| request.headers().clone());
-        let mut effect = effect;
         let answered = loop {
             upstream::fit(&mut request, &target, &path, sender.is_h2());
             core.pool.share(&target, &sender);

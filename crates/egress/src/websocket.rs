@@ -80,10 +80,11 @@ pub(crate) async fn exchange(
     let outside = hyper::upgrade::on(&mut answer);
     ask_to_switch(&mut returned);
     let joined = join(inside, outside, effect, scrub, ticket);
-    let (core, client) = (client.core.clone(), client.clone());
+    let (closing, held) = (client.core.closing.clone(), client.clone());
     client.core.tasks.spawn(async move {
-        core.closing.run_until_cancelled(joined).await;
-        drop(client);
+        closing.run_until_cancelled(joined).await;
+        // Its place among the sandbox's connections is given back only now.
+        drop(held);
     });
     let mut response = Response::new(empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

@@ -111,7 +111,7 @@ impl Dialer {
                 .await
                 .map_err(|_| failed(host, port, "it did not finish the TLS handshake in time"))?
                 .map_err(|error| failed(host, port, &tls_words(&error)))?;
-            let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            let h2 = stream.get_ref().1.alpn_protocol() == Some(&b"h2"[..]);
             (Box::new(stream), h2)
         } else {
             (Box::new(tcp), false)
