@@ -8,7 +8,10 @@ use policy::kind;
 /// Whether a request only reads, as it is posted.
 fn reads(content: &str, body: &[u8]) -> bool {
     let headers = [("content-type", content.as_bytes())];
-    matches!(kind("POST", "/graphql", headers, Some(body)), protocol::EffectKind::Read)
+    matches!(
+        kind("POST", "/graphql", headers, Some(body)),
+        protocol::EffectKind::Read
+    )
 }
 
 fuzz_target!(|data: &[u8]| {

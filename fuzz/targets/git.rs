@@ -8,7 +8,11 @@ use policy::{MAX_COMMANDS, git_act, push_commands};
 fuzz_target!(|data: &[u8]| {
     let whole = push_commands(data);
     if let Ok(Some(commands)) = &whole {
-        assert!(commands.iter().all(|command| command.name.starts_with("refs/") && !command.name.contains("..")));
+        assert!(
+            commands
+                .iter()
+                .all(|command| command.name.starts_with("refs/") && !command.name.contains(".."))
+        );
         assert!(commands.len() * 4 <= MAX_COMMANDS);
     }
     for end in [data.len() / 3, data.len() / 2, data.len().saturating_sub(1)] {

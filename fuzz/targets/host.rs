@@ -11,10 +11,16 @@ fuzz_target!(|text: &str| {
     if let Ok(host) = Host::parse(text) {
         let shown = host.to_string();
         assert_eq!(Host::parse(&shown).as_ref(), Ok(&host), "{text:?}");
-        assert_eq!(authority(&host.in_url(), Some(1)), Ok((host.clone(), 1)), "{text:?}");
+        assert_eq!(
+            authority(&host.in_url(), Some(1)),
+            Ok((host.clone(), 1)),
+            "{text:?}"
+        );
         match host {
             Host::Name(name) => {
-                let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._".contains(&byte);
+                let plain = |byte: u8| {
+                    byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._".contains(&byte)
+                };
                 assert!(name.bytes().all(plain), "{name:?}");
                 assert!(name.parse::<IpAddr>().is_err(), "{name:?}");
                 assert!(!name.starts_with('.') && !name.ends_with('.') && !name.contains(".."));

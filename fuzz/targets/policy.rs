@@ -11,31 +11,63 @@ fuzz_target!(|text: &str| {
     let rules = match Policy::parse(text) {
         Ok(rules) => rules,
         Err(error) => {
-            assert!((1..=text.split('\n').count()).contains(&error.line), "{error}");
+            assert!(
+                (1..=text.split('\n').count()).contains(&error.line),
+                "{error}"
+            );
             return;
         }
     };
     assert_eq!(Policy::parse(rules.text()).as_ref(), Ok(&rules));
     let _ports = rules.ports();
     let with_deny = Policy::parse(&format!("{text}\n{DENY}"));
-    for host in ["a.test", "x.a.test", "registry.npmjs.org", "github.com", "127.0.0.1"] {
+    for host in [
+        "a.test",
+        "x.a.test",
+        "registry.npmjs.org",
+        "github.com",
+        "127.0.0.1",
+    ] {
         let host = Host::parse(host).expect("a host");
         for (port, tls) in [(443, true), (80, false), (8080, true)] {
             let wire = if tls { Wire::Tls } else { Wire::Http };
-            let connect = rules.connect(&Connect { host: &host, port, protocol: wire });
-            for (method, path) in [("GET", "/"), ("POST", "/a/b.git/git-receive-pack"), ("PUT", "/a/../b"), ("GET", "/a/b")] {
+            let connect = rules.connect(&Connect {
+                host: &host,
+                port,
+                protocol: wire,
+            });
+            for (method, path) in [
+                ("GET", "/"),
+                ("POST", "/a/b.git/git-receive-pack"),
+                ("PUT", "/a/../b"),
+                ("GET", "/a/b"),
+            ] {
                 let request = Request {
-                    host: &host, port, tls, method, path, query: Some("a=b"), websocket: false, git: None,
+                    host: &host,
+                    port,
+                    tls,
+                    method,
+                    path,
+                    query: Some("a=b"),
+                    websocket: false,
+                    git: None,
                 };
                 let answer = rules.request(&request);
                 if matches!(connect, Verdict::Deny { .. }) {
-                    assert!(matches!(answer, Verdict::Deny { .. }), "{host}:{port} {method} {path}");
+                    assert!(
+                        matches!(answer, Verdict::Deny { .. }),
+                        "{host}:{port} {method} {path}"
+                    );
                 }
                 if let Ok(with_deny) = &with_deny {
                     assert!(matches!(with_deny.request(&request), Verdict::Deny { .. }));
                 }
             }
-            let url = format!("{}://{}:{port}/a", if tls { "https" } else { "http" }, host.in_url());
+            let url = format!(
+                "{}://{}:{port}/a",
+                if tls { "https" } else { "http" },
+                host.in_url()
+            );
             assert!(!explain(&rules, &url, "GET").to_string().is_empty());
         }
     }

@@ -6,7 +6,11 @@ use protocol::EffectKind;
 use crate::graphql;
 
 /// Headers with which a client asks for another method than it says.
-const OVERRIDES: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
+const OVERRIDES: [&str; 3] = [
+    "x-http-method-override",
+    "x-http-method",
+    "x-method-override",
+];
 
 /// Says whether a request only reads.
 ///
@@ -63,7 +67,11 @@ enum Content {
 impl Content {
     /// With one more `content-type`: two that differ are none.
     fn and(self, value: &[u8]) -> Self {
-        let essence = value.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
+        let essence = value
+            .split(|&byte| byte == b';')
+            .next()
+            .unwrap_or_default()
+            .trim_ascii();
         let is = |text: &str| essence.eq_ignore_ascii_case(text.as_bytes());
         let found = if is("application/x-git-upload-pack-request") {
             Self::GitFetch
@@ -89,5 +97,6 @@ fn is_graphql(path: &str) -> bool {
 
 /// A `GET` of GraphQL has its document in the URL, which is not looked into.
 fn asks_graphql(path: &str) -> bool {
-    path.split_once('?').is_some_and(|(path, _)| is_graphql(path))
+    path.split_once('?')
+        .is_some_and(|(path, _)| is_graphql(path))
 }

@@ -94,13 +94,19 @@ pub fn explain(policy: &Policy, url: &str, method: &str) -> Explanation {
                 url: cut(url),
                 git: None,
                 rules: Vec::new(),
-                decision: Decision::Deny { rule: None, reason: DenyReason::BadName, message },
+                decision: Decision::Deny {
+                    rule: None,
+                    reason: DenyReason::BadName,
+                    message,
+                },
             };
         }
     };
     let act = git_act(method, url.path, url.query);
     // A push is explained without its refs: which they are is told by its body only.
-    let known = act.as_ref().filter(|act| !matches!(act, GitAct::Push { .. }));
+    let known = act
+        .as_ref()
+        .filter(|act| !matches!(act, GitAct::Push { .. }));
     let request = Request {
         host: &url.host,
         port: url.port,
@@ -112,11 +118,15 @@ pub fn explain(policy: &Policy, url: &str, method: &str) -> Explanation {
         git: known,
     };
     let wire = if url.tls { Wire::Tls } else { Wire::Http };
-    let connect = policy.connect(&Connect { host: &url.host, port: url.port, protocol: wire });
+    let connect = policy.connect(&Connect {
+        host: &url.host,
+        port: url.port,
+        protocol: wire,
+    });
     Explanation {
         method: cut(method),
         url: say::origin(url.host.in_url(), url.port, url.tls) + &cut(url.path),
-        git: act.map(|act| act.to_string()),
+        git: act.as_ref().map(GitAct::to_string),
         rules: looked(policy, &request, &connect),
         decision: decision(policy, &request, connect),
     }
@@ -124,34 +134,79 @@ pub fn explain(policy: &Policy, url: &str, method: &str) -> Explanation {
 
 fn decision(policy: &Policy, request: &Request<'_>, connect: Verdict<Channel>) -> Decision {
     let verdict = match connect {
-        Verdict::Deny { rule, reason, message } => return Decision::Deny { rule, reason, message },
-        Verdict::Allow { rule, grant: Channel::PassThrough } => {
-            return Decision::Allow { rule, inspect: false, secrets: Vec::new(), limits: Vec::new() };
+        Verdict::Deny {
+            rule,
+            reason,
+            message,
+        } => {
+            return Decision::Deny {
+                rule,
+                reason,
+                message,
+            };
         }
-        Verdict::Allow { grant: Channel::Inspect, .. } | Verdict::Ask { .. } => policy.request(request),
+        Verdict::Allow {
+            rule,
+            grant: Channel::PassThrough,
+        } => {
+            return Decision::Allow {
+                rule,
+                inspect: false,
+                secrets: Vec::new(),
+                limits: Vec::new(),
+            };
+        }
+        Verdict::Allow {
+            grant: Channel::Inspect,
+            ..
+        }
+        | Verdict::Ask { .. } => policy.request(request),
     };
     match verdict {
-        Verdict::Allow { rule, grant } => {
-            Decision::Allow { rule, inspect: true, secrets: secrets(&grant), limits: limits(grant.budget) }
-        }
-        Verdict::Ask { rule, timeout, grant } => Decision::Ask {
+        Verdict::Allow { rule, grant } => Decision::Allow {
+            rule,
+            inspect: true,
+            secrets: secrets(&grant),
+            limits: limits(grant.budget),
+        },
+        Verdict::Ask {
+            rule,
+            timeout,
+            grant,
+        } => Decision::Ask {
             rule,
             timeout_s: timeout.as_secs(),
             secrets: secrets(&grant),
             limits: limits(grant.budget),
         },
-        Verdict::Deny { rule, reason, message } => Decision::Deny { rule, reason, message },
+        Verdict::Deny {
+            rule,
+            reason,
+            message,
+        } => Decision::Deny {
+            rule,
+            reason,
+            message,
+        },
     }
 }
 
 fn looked(policy: &Policy, request: &Request<'_>, connect: &Verdict<Channel>) -> Vec<Looked> {
     let asked = Asked::new(request);
     let untouched = match connect {
-        Verdict::Allow { rule, grant: Channel::PassThrough } => Some(rule),
+        Verdict::Allow {
+            rule,
+            grant: Channel::PassThrough,
+        } => Some(rule),
         Verdict::Allow { .. } | Verdict::Ask { .. } | Verdict::Deny { .. } => None,
     };
     let mut decided = false;
-    let order = |denying: bool| policy.rules().iter().filter(move |rule| rule.denies() == denying);
+    let order = |denying: bool| {
+        policy
+            .rules()
+            .iter()
+            .filter(move |rule| rule.denies() == denying)
+    };
     let look = |rule: &Rule| {
         let fit = match untouched {
             // Of what passes untouched nothing but the connection is known.
@@ -160,9 +215,13 @@ fn looked(policy: &Policy, request: &Request<'_>, connect: &Verdict<Channel>) ->
         };
         let decides = !decided && !matches!(fit, Fit::No(_));
         let why = match fit {
-            _ if decided && !matches!(fit, Fit::No(_)) => "fits too, but a rule before it decides".to_owned(),
+            _ if decided && !matches!(fit, Fit::No(_)) => {
+                "fits too, but a rule before it decides".to_owned()
+            }
             Fit::No(miss) => say::why(rule, miss),
-            Fit::Refuse(odd) => format!("looks at the path, and this one can be read in two ways: {odd}"),
+            Fit::Refuse(odd) => {
+                format!("looks at the path, and this one can be read in two ways: {odd}")
+            }
             Fit::Yes => match rule.action {
                 Action::Ask(_) => "fits: a person is asked".to_owned(),
                 Action::PassThrough => "fits: what is sent passes untouched".to_owned(),
@@ -170,7 +229,12 @@ fn looked(policy: &Policy, request: &Request<'_>, connect: &Verdict<Channel>) ->
             },
         };
         decided |= decides;
-        Looked { rule: rule.name.clone(), action: rule.action.word(), decides, why }
+        Looked {
+            rule: rule.name.clone(),
+            action: rule.action.word(),
+            decides,
+            why,
+        }
     };
     order(true).chain(order(false)).map(look).collect()
 }
@@ -183,14 +247,24 @@ fn secrets(grant: &Grant) -> Vec<String> {
         How::Query { key } => format!("in the query as `{key}`"),
         How::Placeholder { .. } => "in place of its placeholder".to_owned(),
         How::SigV4 { service, region } => format!("as a signature for {service} in {region}"),
-        How::GitHubApp { repository, .. } => format!("as a token of a GitHub App for `{repository}`"),
+        How::GitHubApp { repository, .. } => {
+            format!("as a token of a GitHub App for `{repository}`")
+        }
     };
-    grant.inject.iter().map(|one| format!("{} {}", one.secret, place(&one.how))).collect()
+    grant
+        .inject
+        .iter()
+        .map(|one| format!("{} {}", one.secret, place(&one.how)))
+        .collect()
 }
 
 fn limits(budget: Budget) -> Vec<String> {
-    let upload = budget.upload.map(|bytes| format!("{bytes} bytes up in a request"));
-    let rate = budget.requests_per_minute.map(|number| format!("{number} requests in a minute"));
+    let upload = budget
+        .upload
+        .map(|bytes| format!("{bytes} bytes up in a request"));
+    let rate = budget
+        .requests_per_minute
+        .map(|number| format!("{number} requests in a minute"));
     upload.into_iter().chain(rate).collect()
 }
 
@@ -202,7 +276,11 @@ impl fmt::Display for Explanation {
         }
         for looked in &self.rules {
             let mark = if looked.decides { '*' } else { ' ' };
-            writeln!(f, "{mark} {} ({}) {}", looked.rule, looked.action, looked.why)?;
+            writeln!(
+                f,
+                "{mark} {} ({}) {}",
+                looked.rule, looked.action, looked.why
+            )?;
         }
         self.decision.fmt(f)
     }
@@ -211,21 +289,38 @@ impl fmt::Display for Explanation {
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (secrets, limits) = match self {
-            Self::Allow { rule, inspect: true, secrets, limits } => {
+            Self::Allow {
+                rule,
+                inspect: true,
+                secrets,
+                limits,
+            } => {
                 write!(f, "allowed by rule `{rule}`")?;
                 (secrets, limits)
             }
             Self::Allow { rule, .. } => {
-                return write!(f, "allowed by rule `{rule}`; the connection passes untouched");
+                return write!(
+                    f,
+                    "allowed by rule `{rule}`; the connection passes untouched"
+                );
             }
-            Self::Ask { rule, timeout_s, secrets, limits } => {
+            Self::Ask {
+                rule,
+                timeout_s,
+                secrets,
+                limits,
+            } => {
                 write!(f, "a person is asked, by rule `{rule}`, for {timeout_s} s")?;
                 (secrets, limits)
             }
             Self::Deny { message, .. } => return write!(f, "denied: {message}"),
         };
-        secrets.iter().try_for_each(|secret| write!(f, "; with secret {secret}"))?;
-        limits.iter().try_for_each(|limit| write!(f, "; at most {limit}"))
+        secrets
+            .iter()
+            .try_for_each(|secret| write!(f, "; with secret {secret}"))?;
+        limits
+            .iter()
+            .try_for_each(|limit| write!(f, "; at most {limit}"))
     }
 }
 
@@ -253,12 +348,20 @@ impl<'a> Url<'a> {
         let rest = rest.split('#').next().unwrap_or_default();
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (place, rest) = rest.split_at(end);
-        let (host, port) = authority(place, Some(if tls { 443 } else { 80 })).map_err(|error| error.to_string())?;
+        let (host, port) = authority(place, Some(if tls { 443 } else { 80 }))
+            .map_err(|error| error.to_string())?;
         let (path, query) = match rest.split_once('?') {
             Some((path, query)) => (path, Some(query)),
             None => (rest, None),
         };
         let path = if path.is_empty() { "/" } else { path };
-        Ok(Self { host, port, tls, websocket, path, query })
+        Ok(Self {
+            host,
+            port,
+            tls,
+            websocket,
+            path,
+            query,
+        })
     }
 }

@@ -34,9 +34,13 @@ impl fmt::Display for GitAct {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Advertise { repo, push: true } => write!(f, "git push to {}", cut(repo)),
-            Self::Advertise { repo, push: false } | Self::Fetch { repo } => write!(f, "git fetch of {}", cut(repo)),
+            Self::Advertise { repo, push: false } | Self::Fetch { repo } => {
+                write!(f, "git fetch of {}", cut(repo))
+            }
             Self::Push { repo, refs } if refs.is_empty() => write!(f, "git push to {}", cut(repo)),
-            Self::Push { repo, refs } => write!(f, "git push to {}: {}", cut(repo), cut(&refs.join(", "))),
+            Self::Push { repo, refs } => {
+                write!(f, "git push to {}: {}", cut(repo), cut(&refs.join(", ")))
+            }
         }
     }
 }
@@ -51,20 +55,33 @@ const PUSH: &str = "git-receive-pack";
 #[must_use]
 pub fn git_act(method: &str, path: &str, query: Option<&str>) -> Option<GitAct> {
     let segments = path::segments(path).ok()?;
-    let segments: Vec<&str> = segments.iter().map(|one| std::str::from_utf8(one).ok()).collect::<Option<_>>()?;
+    let segments: Vec<&str> = segments
+        .iter()
+        .map(|one| std::str::from_utf8(one).ok())
+        .collect::<Option<_>>()?;
     match (method, segments.as_slice()) {
         ("GET", [repo @ .., "info", "refs"]) => {
-            let services: Vec<_> = query::pairs(query?).filter(|(key, _)| key == b"service").collect();
-            let says = |service: &str| services.iter().any(|(_, value)| value == service.as_bytes());
+            let services: Vec<_> = query::pairs(query?)
+                .filter(|(key, _)| key == b"service")
+                .collect();
+            let says = |service: &str| {
+                services
+                    .iter()
+                    .any(|(_, value)| value == service.as_bytes())
+            };
             // Of two services the one that may do more is meant.
             let push = says(PUSH);
             (push || says(FETCH)).then_some(())?;
-            Some(GitAct::Advertise { repo: named(repo)?, push })
+            Some(GitAct::Advertise {
+                repo: named(repo)?,
+                push,
+            })
         }
         ("POST", [repo @ .., last]) if *last == FETCH => Some(GitAct::Fetch { repo: named(repo)? }),
-        ("POST", [repo @ .., last]) if *last == PUSH => {
-            Some(GitAct::Push { repo: named(repo)?, refs: Vec::new() })
-        }
+        ("POST", [repo @ .., last]) if *last == PUSH => Some(GitAct::Push {
+            repo: named(repo)?,
+            refs: Vec::new(),
+        }),
         _ => None,
     }
 }

@@ -35,7 +35,9 @@ impl Glob {
             return Err("a pattern has no backslashes and no control characters");
         }
         if text.contains('%') {
-            return Err("a pattern is written without percent-encoding: it is compared with what that means");
+            return Err(
+                "a pattern is written without percent-encoding: it is compared with what that means",
+            );
         }
         let mut parts = Vec::new();
         for segment in text.strip_prefix('/').unwrap_or(text).split('/') {
@@ -49,7 +51,10 @@ impl Glob {
             });
         }
         let last = parts.len() - 1;
-        if parts[..last].iter().any(|part| matches!(part, Part::One(text) if text.is_empty())) {
+        if parts[..last]
+            .iter()
+            .any(|part| matches!(part, Part::One(text) if text.is_empty()))
+        {
             return Err("a pattern has no empty segments");
         }
         let text = text.to_owned();
@@ -164,7 +169,9 @@ mod tests {
 
     #[test]
     fn what_is_no_pattern_is_refused() {
-        for text in ["", "/a//b", "/a/../b", "/./a", "/a**", "/%61", "/a\\b", "/a\nb"] {
+        for text in [
+            "", "/a//b", "/a/../b", "/./a", "/a**", "/%61", "/a\\b", "/a\nb",
+        ] {
             assert!(Glob::parse(text).is_err(), "{text:?}");
         }
     }
@@ -172,7 +179,11 @@ mod tests {
     #[test]
     fn a_hostile_pattern_is_answered_at_once() {
         let pattern = "*a".repeat(2000) + "b";
-        assert!(!star(pattern.as_bytes(), "a".repeat(4000).as_bytes(), Case::Matters));
+        assert!(!star(
+            pattern.as_bytes(),
+            "a".repeat(4000).as_bytes(),
+            Case::Matters
+        ));
         let deep = Glob::parse(&("/**/a".repeat(1000) + "/b")).unwrap();
         assert!(!deep.matches_text(&vec!["a"; 2000].join("/"), Case::Matters));
     }

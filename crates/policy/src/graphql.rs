@@ -17,14 +17,18 @@ pub(crate) fn json_reads(body: &[u8]) -> bool {
     let batch = body.trim_ascii_start().starts_with(b"[");
     let all: Vec<Posted> = match batch {
         true => serde_json::from_slice(body).unwrap_or_default(),
-        false => serde_json::from_slice(body).map(|one| vec![one]).unwrap_or_default(),
+        false => serde_json::from_slice(body)
+            .map(|one| vec![one])
+            .unwrap_or_default(),
     };
     !all.is_empty() && all.iter().all(|one| reads(&one.query, one.name.as_deref()))
 }
 
 /// Whether a document posted as it is only queries.
 pub(crate) fn document_reads(body: &[u8]) -> bool {
-    let text = std::str::from_utf8(body).ok().filter(|text| text.len() <= MAX_DOCUMENT);
+    let text = std::str::from_utf8(body)
+        .ok()
+        .filter(|text| text.len() <= MAX_DOCUMENT);
     text.is_some_and(|text| reads(text, None))
 }
 
@@ -34,12 +38,17 @@ fn reads(document: &str, name: Option<&str>) -> bool {
         return false;
     };
     let mut names = BTreeSet::new();
-    if !operations.iter().all(|operation| names.insert(operation.name)) {
+    if !operations
+        .iter()
+        .all(|operation| names.insert(operation.name))
+    {
         return false;
     }
     match name {
         None => matches!(operations.as_slice(), [only] if only.query),
-        Some(name) => operations.iter().any(|operation| operation.name == Some(name) && operation.query),
+        Some(name) => operations
+            .iter()
+            .any(|operation| operation.name == Some(name) && operation.query),
     }
 }
 
@@ -92,20 +101,30 @@ struct Operation<'a> {
 
 /// Returns the operations of a document; none where it is no executable one.
 fn operations(document: &str) -> Option<Vec<Operation<'_>>> {
-    let mut tokens = Tokens { rest: document.strip_prefix('\u{feff}').unwrap_or(document) };
+    let mut tokens = Tokens {
+        rest: document.strip_prefix('\u{feff}').unwrap_or(document),
+    };
     let mut all = Vec::new();
     while let Some(token) = tokens.next()? {
         match token {
             Token::Open('{') => {
                 tokens.skip_group('{')?;
-                all.push(Operation { name: None, query: true });
+                all.push(Operation {
+                    name: None,
+                    query: true,
+                });
             }
             Token::Name("fragment") => tokens.skip_fragment()?,
             Token::Name(word @ ("query" | "mutation" | "subscription")) => {
                 let name = tokens.skip_operation()?;
-                all.push(Operation { name, query: word == "query" });
+                all.push(Operation {
+                    name,
+                    query: word == "query",
+                });
             }
-            Token::Name(_) | Token::Open(_) | Token::Close(_) | Token::At | Token::Other => return None,
+            Token::Name(_) | Token::Open(_) | Token::Close(_) | Token::At | Token::Other => {
+                return None;
+            }
         }
     }
     Some(all)
@@ -204,7 +223,8 @@ impl<'a> Tokens<'a> {
                 (Token::Name(&self.rest[..len]), len)
             }
             '0'..='9' | '-' => {
-                let digits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'+' | b'-' | b'.');
+                let digits =
+                    |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'+' | b'-' | b'.');
                 (Token::Other, self.run(digits))
             }
             _ => return None,
@@ -215,7 +235,9 @@ impl<'a> Tokens<'a> {
 
     fn skip_ignored(&mut self) {
         loop {
-            self.rest = self.rest.trim_start_matches([' ', '\t', '\n', '\r', ',', '\u{feff}']);
+            self.rest = self
+                .rest
+                .trim_start_matches([' ', '\t', '\n', '\r', ',', '\u{feff}']);
             let Some(comment) = self.rest.strip_prefix('#') else {
                 return;
             };
@@ -248,7 +270,11 @@ fn string(text: &str) -> Option<usize> {
         match &bytes[at..] {
             [b'"', ..] => return Some(at + 1),
             [b'\n' | b'\r', ..] | [] => return None,
-            [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' | b'u', ..] => at += 2,
+            [
+                b'\\',
+                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' | b'u',
+                ..,
+            ] => at += 2,
             [b'\\', ..] => return None,
             [_, ..] => at += 1,
         }
@@ -311,8 +337,12 @@ mod tests {
     #[test]
     fn a_body_reads_if_all_of_it_does() {
         let reads = |body: &str| json_reads(body.as_bytes());
-        assert!(reads(r#"{"query": "{ a }", "variables": {"query": "mutation { x }"}, "operationName": null}"#));
-        assert!(reads(r#"{"query": "query \u0041 { a }", "operationName": "A"}"#));
+        assert!(reads(
+            r#"{"query": "{ a }", "variables": {"query": "mutation { x }"}, "operationName": null}"#
+        ));
+        assert!(reads(
+            r#"{"query": "query \u0041 { a }", "operationName": "A"}"#
+        ));
         assert!(reads(r#" [{"query": "{ a }"}, {"query": "{ b }"}]"#));
         for body in [
             "",
@@ -329,6 +359,10 @@ mod tests {
         ] {
             assert!(!reads(body), "{body}");
         }
-        assert!(document_reads(b"{ a }") && !document_reads(b"mutation { x }") && !document_reads(b"{ \xff }"));
+        assert!(
+            document_reads(b"{ a }")
+                && !document_reads(b"mutation { x }")
+                && !document_reads(b"{ \xff }")
+        );
     }
 }

@@ -92,7 +92,10 @@ mod tests {
     fn a_plain_path_is_decoded_once() {
         assert_eq!(segments("/%61/b%20c/").unwrap(), [&b"a"[..], b"b c", b""]);
         assert_eq!(segments("/").unwrap(), [b""]);
-        assert_eq!(segments("/a.b/..c/...").unwrap(), [&b"a.b"[..], b"..c", b"..."]);
+        assert_eq!(
+            segments("/a.b/..c/...").unwrap(),
+            [&b"a.b"[..], b"..c", b"..."]
+        );
     }
 
     #[test]

@@ -28,7 +28,9 @@ impl fmt::Display for PatternError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host(error) => error.fmt(f),
-            Self::Star => f.write_str("a star stands only for whole labels at the begin: `*.example.com`"),
+            Self::Star => {
+                f.write_str("a star stands only for whole labels at the begin: `*.example.com`")
+            }
             Self::BelowAddress => f.write_str("nothing is below an address"),
         }
     }
@@ -91,6 +93,8 @@ impl fmt::Display for HostPattern {
 }
 
 fn is_below(name: &str, suffix: &str) -> bool {
-    let label = name.strip_suffix(suffix).and_then(|rest| rest.strip_suffix('.'));
+    let label = name
+        .strip_suffix(suffix)
+        .and_then(|rest| rest.strip_suffix('.'));
     label.is_some_and(|label| !label.is_empty())
 }

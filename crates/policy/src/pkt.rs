@@ -59,7 +59,7 @@ fn more(seen: &[u8]) -> Result<Option<Vec<PushCommand>>, Malformed> {
 }
 
 fn length(head: &[u8]) -> Result<usize, Malformed> {
-    let digits = head.iter().map(|&byte| char::from(byte).to_digit(16));
+    let mut digits = head.iter().map(|&byte| char::from(byte).to_digit(16));
     let value = digits.try_fold(0, |all, digit| Some(all << 4 | digit?));
     let value = value.ok_or(Malformed("a line does not begin with its length"))?;
     Ok(usize::try_from(value).unwrap_or(usize::MAX))
@@ -75,7 +75,9 @@ fn command(line: &[u8], first: bool) -> Result<Option<PushCommand>, Malformed> {
     let text = std::str::from_utf8(line).map_err(|_| Malformed("a ref is no text"))?;
     let text = text.strip_suffix('\n').unwrap_or(text);
     if text.starts_with("push-cert") {
-        return Err(Malformed("signed pushes are not read: push without --signed"));
+        return Err(Malformed(
+            "signed pushes are not read: push without --signed",
+        ));
     }
     if let Some(id) = text.strip_prefix("shallow ") {
         return match is_id(id) {
@@ -104,8 +106,10 @@ fn is_id(text: &str) -> bool {
 
 /// What `git check-ref-format` takes, so that no pattern of a rule is led astray by `..`, `//` or an invisible end.
 fn is_ref(name: &str) -> bool {
-    let bad = |c: char| c.is_control() || matches!(c, ' ' | '~' | '^' | ':' | '?' | '*' | '[' | '\\');
-    let whole = !name.contains("..") && !name.contains("@{") && !name.ends_with('.') && !name.contains(bad);
+    let bad =
+        |c: char| c.is_control() || matches!(c, ' ' | '~' | '^' | ':' | '?' | '*' | '[' | '\\');
+    let whole =
+        !name.contains("..") && !name.contains("@{") && !name.ends_with('.') && !name.contains(bad);
     let part = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock");
     name.starts_with("refs/") && whole && name.split('/').all(part)
 }
@@ -122,9 +126,15 @@ mod tests {
     }
 
     fn push() -> Vec<u8> {
-        let first = pkt(&format!("{A} {B} refs/heads/gone\0 report-status side-band-64k"));
+        let first = pkt(&format!(
+            "{A} {B} refs/heads/gone\0 report-status side-band-64k"
+        ));
         let second = pkt(&format!("{B} {A} refs/tags/v1\n"));
-        format!("{}{first}{second}0000PACK\x00\x01", pkt(&format!("shallow {A}\n"))).into_bytes()
+        format!(
+            "{}{first}{second}0000PACK\x00\x01",
+            pkt(&format!("shallow {A}\n"))
+        )
+        .into_bytes()
     }
 
     #[test]
@@ -135,7 +145,10 @@ mod tests {
             new: new.into(),
             name: name.into(),
         };
-        assert_eq!(commands, [want(A, B, "refs/heads/gone"), want(B, A, "refs/tags/v1")]);
+        assert_eq!(
+            commands,
+            [want(A, B, "refs/heads/gone"), want(B, A, "refs/tags/v1")]
+        );
         assert_eq!(push_commands(b"0000"), Ok(Some(Vec::new())));
     }
 
@@ -170,7 +183,8 @@ mod tests {
             assert!(push_commands(bytes).is_err(), "{bytes:?}");
         }
         // The end of the capabilities of a second line would hide its ref.
-        let second = pkt(&format!("{A} {B} refs/heads/a")) + &pkt(&format!("{A} {B} refs/heads/b\0x"));
+        let second =
+            pkt(&format!("{A} {B} refs/heads/a")) + &pkt(&format!("{A} {B} refs/heads/b\0x"));
         assert!(push_commands(second.as_bytes()).is_err());
     }
 
@@ -178,6 +192,9 @@ mod tests {
     fn commands_without_end_are_refused() {
         let endless = pkt(&format!("{A} {B} refs/heads/x")).repeat(2000);
         assert!(endless.len() > MAX_COMMANDS);
-        assert!(matches!(push_commands(endless.as_bytes()), Err(Malformed(_))));
+        assert!(matches!(
+            push_commands(endless.as_bytes()),
+            Err(Malformed(_))
+        ));
     }
 }

@@ -68,7 +68,11 @@ impl Policy {
     pub fn parse(toml: &str) -> Result<Self, PolicyError> {
         let parse::File { rules, secrets } = parse::file(toml)?;
         let text = toml.to_owned();
-        Ok(Self { text, rules, secrets })
+        Ok(Self {
+            text,
+            rules,
+            secrets,
+        })
     }
 
     /// Returns the policy that allows nothing.
@@ -92,8 +96,16 @@ impl Policy {
     /// Returns the ports that need doors of their own, beside those that every sandbox has.
     #[must_use]
     pub fn ports(&self) -> BTreeSet<u16> {
-        let named = self.rules.iter().filter(|rule| !rule.denies()).filter_map(|rule| rule.ports.as_ref()).flatten();
-        named.copied().filter(|port| !protocol::paths::DOOR_PORTS.contains(port)).collect()
+        let named = self
+            .rules
+            .iter()
+            .filter(|rule| !rule.denies())
+            .filter_map(|rule| rule.ports.as_ref())
+            .flatten();
+        named
+            .copied()
+            .filter(|port| !protocol::paths::DOOR_PORTS.contains(port))
+            .collect()
     }
 
     /// Returns the secrets that are declared.
@@ -113,9 +125,17 @@ impl Policy {
 
     /// Says what is to be done with a connection. It is never [`Verdict::Ask`]: who asks a person needs the request for it.
     pub fn connect(&self, asked: &Connect<'_>) -> Verdict<Channel> {
-        let Connect { host, port, protocol } = *asked;
+        let Connect {
+            host,
+            port,
+            protocol,
+        } = *asked;
         let tls = protocol == Wire::Tls;
-        let reach = || self.rules.iter().filter(move |rule| rule.carries(host, port, tls).is_ok());
+        let reach = || {
+            self.rules
+                .iter()
+                .filter(move |rule| rule.carries(host, port, tls).is_ok())
+        };
         let mut look = false;
         for rule in reach().filter(|rule| rule.denies()) {
             match rule.is_narrow() {
@@ -150,7 +170,11 @@ impl Policy {
     pub fn request(&self, request: &Request<'_>) -> Verdict<Grant> {
         let asked = Asked::new(request);
         let what = say::request(request);
-        let order = |denying: bool| self.rules.iter().filter(move |rule| rule.denies() == denying);
+        let order = |denying: bool| {
+            self.rules
+                .iter()
+                .filter(move |rule| rule.denies() == denying)
+        };
         for rule in order(true).chain(order(false)) {
             match rule.fits(&asked) {
                 Fit::No(_) => {}
@@ -163,9 +187,11 @@ impl Policy {
                     };
                     return match rule.action {
                         Action::Deny => say::denied(rule, &what, asked.git.as_ref()),
-                        Action::Ask(timeout) => {
-                            Verdict::Ask { rule: rule.name.clone(), timeout, grant: grant() }
-                        }
+                        Action::Ask(timeout) => Verdict::Ask {
+                            rule: rule.name.clone(),
+                            timeout,
+                            grant: grant(),
+                        },
                         Action::Allow | Action::PassThrough => allow(rule, grant()),
                     };
                 }
@@ -184,7 +210,10 @@ impl Policy {
         let named = |rule: &Rule| {
             let itself = rule.hosts.contains(&HostPattern::Exact(Host::Ip(ip)));
             // Who names a net does not mean the metadata service in it.
-            let mut nets = rule.addresses.iter().filter(|net| net.is_one() || !guard::is_metadata(ip));
+            let mut nets = rule
+                .addresses
+                .iter()
+                .filter(|net| net.is_one() || !guard::is_metadata(ip));
             itself && *host == Host::Ip(ip) || nets.any(|net| net.holds(ip))
         };
         match self.allowing(host, port).any(named) {
@@ -196,7 +225,8 @@ impl Policy {
     /// Returns authorities that are trusted for a host beside the usual ones, PEM.
     #[must_use]
     pub fn roots(&self, host: &Host, port: u16) -> Option<&str> {
-        self.allowing(host, port).find_map(|rule| rule.roots.as_deref())
+        self.allowing(host, port)
+            .find_map(|rule| rule.roots.as_deref())
     }
 
     fn allowing(&self, host: &Host, port: u16) -> impl Iterator<Item = &Rule> {
@@ -206,7 +236,10 @@ impl Policy {
 }
 
 fn allow<T>(rule: &Rule, grant: T) -> Verdict<T> {
-    Verdict::Allow { rule: rule.name.clone(), grant }
+    Verdict::Allow {
+        rule: rule.name.clone(),
+        grant,
+    }
 }
 
 /// Whether it only reads, as far as that is told without headers and body.

@@ -4,10 +4,13 @@ use crate::path::hex;
 
 /// Returns the pairs of `a=b&c=d`, decoded as forms are.
 pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
-    query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (decode(key), decode(value))
-    })
+    query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decode(key), decode(value))
+        })
 }
 
 /// What is no escape stays as it is, as every reader of forms has it.

@@ -211,7 +211,9 @@ impl Rule {
             true => named.eq_ignore_ascii_case(method),
             false => named == method,
         };
-        self.methods.as_ref().is_none_or(|methods| methods.iter().any(same))
+        self.methods
+            .as_ref()
+            .is_none_or(|methods| methods.iter().any(same))
     }
 
     /// A WebSocket is a `GET` after which anything may pass: who names methods must name it too.
@@ -223,7 +225,8 @@ impl Rule {
         let Some(paths) = &self.paths else {
             return true;
         };
-        let matches = |segments: &[Vec<u8>]| paths.iter().any(|glob| glob.matches(segments, self.case()));
+        let matches =
+            |segments: &[Vec<u8>]| paths.iter().any(|glob| glob.matches(segments, self.case()));
         // `/admin/` is often served as `/admin`.
         let cut = match segments {
             [rest @ .., last] if self.denies() && last.is_empty() && !rest.is_empty() => rest,
@@ -239,9 +242,15 @@ impl Rule {
         }
         let pairs: Vec<_> = query::pairs(text.unwrap_or_default()).collect();
         self.query.iter().all(|(key, patterns)| {
-            let mut values = pairs.iter().filter(|(k, _)| k == key.as_bytes()).map(|(_, value)| value).peekable();
+            let mut values = pairs
+                .iter()
+                .filter(|(k, _)| k == key.as_bytes())
+                .map(|(_, value)| value)
+                .peekable();
             let fits = |value: &Vec<u8>| {
-                patterns.iter().any(|pattern| star(pattern.as_bytes(), value, self.case()))
+                patterns
+                    .iter()
+                    .any(|pattern| star(pattern.as_bytes(), value, self.case()))
             };
             match self.denies() {
                 true => values.any(fits),
@@ -252,7 +261,8 @@ impl Rule {
 
     fn has_git(&self, rule: &GitRule, asked: &Asked<'_>) -> Fit {
         let case = self.case();
-        let names = |globs: &[Glob], repo: &str| globs.iter().any(|glob| glob.matches_text(repo, case));
+        let names =
+            |globs: &[Glob], repo: &str| globs.iter().any(|glob| glob.matches_text(repo, case));
         let fits = |yes: bool, miss| if yes { Fit::Yes } else { Fit::No(miss) };
         match &asked.git {
             None => Fit::No(Miss::Git),
@@ -269,7 +279,8 @@ impl Rule {
                 None => Fit::Yes,
                 Some(_) if !asked.refs_known => fits(self.denies(), Miss::Ref),
                 Some(globs) => {
-                    let named = |name: &String| globs.iter().any(|glob| glob.matches_text(name, case));
+                    let named =
+                        |name: &String| globs.iter().any(|glob| glob.matches_text(name, case));
                     let yes = match self.denies() {
                         true => refs.iter().any(named),
                         false => refs.iter().all(named),
@@ -290,6 +301,9 @@ impl Rule {
             && (below.is_open() || !self.is_open())
             && (self.plain || !below.plain)
             && others.is_subset(ports)
-            && below.hosts.iter().all(|other| self.hosts.iter().any(|own| own.covers(other)))
+            && below
+                .hosts
+                .iter()
+                .all(|other| self.hosts.iter().any(|own| own.covers(other)))
     }
 }

@@ -23,9 +23,21 @@ pub(crate) fn connection(asked: &Connect<'_>) -> String {
 
 /// Returns a request in words, without its query.
 pub(crate) fn request(request: &Request<'_>) -> String {
-    let upgrade = if request.websocket { " (WebSocket)" } else { "" };
-    let path = if request.path.starts_with('/') { cut(request.path) } else { " ".to_owned() + &cut(request.path) };
-    format!("{} {}{path}{upgrade}", cut(request.method), origin(request.host.in_url(), request.port, request.tls))
+    let upgrade = if request.websocket {
+        " (WebSocket)"
+    } else {
+        ""
+    };
+    let path = if request.path.starts_with('/') {
+        cut(request.path)
+    } else {
+        " ".to_owned() + &cut(request.path)
+    };
+    format!(
+        "{} {}{path}{upgrade}",
+        cut(request.method),
+        origin(request.host.in_url(), request.port, request.tls)
+    )
 }
 
 /// A rule forbids it.
@@ -55,21 +67,32 @@ pub(crate) fn odd_path<T>(rule: &Rule, what: &str, odd: Odd) -> Verdict<T> {
 
 /// No rule lets a connection out.
 pub(crate) fn no_connection<T>(rules: &[Rule], asked: &Connect<'_>) -> Verdict<T> {
-    let Connect { host, port, protocol } = *asked;
+    let Connect {
+        host,
+        port,
+        protocol,
+    } = *asked;
     let tls = protocol == Wire::Tls;
     let miss = |rule: &Rule| rule.carries(host, port, tls).err();
     let (mut reason, mut why) = (DenyReason::NoRule, near(rules, &host.to_string(), miss));
     if protocol == Wire::Unknown {
-        let carried = rules.iter().any(|rule| !rule.denies() && rule.reaches(host, port).is_ok());
+        let carried = rules
+            .iter()
+            .any(|rule| !rule.denies() && rule.reaches(host, port).is_ok());
         if carried {
             reason = DenyReason::Protocol;
-            "what is sent is neither TLS nor HTTP, and no rule passes it through".clone_into(&mut why);
+            "what is sent is neither TLS nor HTTP, and no rule passes it through"
+                .clone_into(&mut why);
         }
     }
     let what = connection(asked);
     let scheme = if tls { "https" } else { "http" };
     let url = format!("{scheme}://{}:{port}/", host.in_url());
-    Verdict::Deny { rule: None, reason, message: format!("{what} is not allowed: {why}. {}", hint(&url)) }
+    Verdict::Deny {
+        rule: None,
+        reason,
+        message: format!("{what} is not allowed: {why}. {}", hint(&url)),
+    }
 }
 
 /// No rule lets a request out.
@@ -80,7 +103,11 @@ pub(crate) fn no_request<T>(rules: &[Rule], asked: &Asked<'_>, what: &str) -> Ve
         Fit::Yes | Fit::Refuse(_) => None,
     };
     let why = near(rules, &request.host.to_string(), miss);
-    let git = asked.git.as_ref().map(|act| format!(" ({act})")).unwrap_or_default();
+    let git = asked
+        .git
+        .as_ref()
+        .map(|act| format!(" ({act})"))
+        .unwrap_or_default();
     let url = origin(request.host.in_url(), request.port, request.tls) + "/";
     Verdict::Deny {
         rule: None,
@@ -98,8 +125,14 @@ pub(crate) fn why(rule: &Rule, miss: Miss) -> String {
         Miss::Plain => "is for TLS only".to_owned(),
         Miss::Method => format!("is for {}", list(rule.methods.iter().flatten())),
         Miss::WebSocket => "is not for WebSockets".to_owned(),
-        Miss::Path => format!("is for the paths {}", globs(rule.paths.as_deref().unwrap_or_default())),
-        Miss::Query => format!("is for queries with {}", list(rule.query.iter().map(|(key, _)| key))),
+        Miss::Path => format!(
+            "is for the paths {}",
+            globs(rule.paths.as_deref().unwrap_or_default())
+        ),
+        Miss::Query => format!(
+            "is for queries with {}",
+            list(rule.query.iter().map(|(key, _)| key))
+        ),
         Miss::Git => {
             let git = rule.git.clone().unwrap_or_default();
             let mut text = "is for git alone:".to_owned();
@@ -112,7 +145,11 @@ pub(crate) fn why(rule: &Rule, miss: Miss) -> String {
             text
         }
         Miss::Ref => {
-            let refs = rule.git.as_ref().and_then(|git| git.refs.as_deref()).unwrap_or_default();
+            let refs = rule
+                .git
+                .as_ref()
+                .and_then(|git| git.refs.as_deref())
+                .unwrap_or_default();
             format!("is for pushes to {}", globs(refs))
         }
     }
@@ -130,7 +167,11 @@ fn near(rules: &[Rule], host: &str, miss: impl Fn(&Rule) -> Option<Miss>) -> Str
         0 if rules.is_empty() => "this sandbox's policy allows nothing".to_owned(),
         0 => format!("no rule of this sandbox's policy allows {host}"),
         1..=RULES => all.join("; "),
-        more => format!("{}; and so on for {} more", all[..RULES].join("; "), more - RULES),
+        more => format!(
+            "{}; and so on for {} more",
+            all[..RULES].join("; "),
+            more - RULES
+        ),
     }
 }
 

@@ -8,8 +8,8 @@ const SHARED: &str = include_str!("suffixes.txt");
 
 /// Second labels under which countries register.
 const SECOND: [&str; 17] = [
-    "ac", "asso", "co", "com", "edu", "firm", "gob", "gov", "gouv", "ltd", "mil", "ne", "net", "nom", "or", "org",
-    "plc",
+    "ac", "asso", "co", "com", "edu", "firm", "gob", "gov", "gouv", "ltd", "mil", "ne", "net",
+    "nom", "or", "org", "plc",
 ];
 
 /// Whether anybody can have a name right below this one.
@@ -19,7 +19,10 @@ pub(crate) fn is_public(suffix: &str) -> bool {
         Some((second, country)) => country.len() == 2 && SECOND.contains(&second),
     };
     // `*.azure.com` means all of `*.cloudapp.azure.com` too.
-    let above = |line: &str| line.strip_suffix(suffix).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    let above = |line: &str| {
+        line.strip_suffix(suffix)
+            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
     shape || SHARED.lines().any(above)
 }
 
@@ -29,10 +32,25 @@ mod tests {
 
     #[test]
     fn names_that_anybody_can_have_are_known() {
-        for suffix in ["com", "localhost", "co.uk", "com.au", "github.io", "s3.amazonaws.com", "workers.dev", "azure.com"] {
+        for suffix in [
+            "com",
+            "localhost",
+            "co.uk",
+            "com.au",
+            "github.io",
+            "s3.amazonaws.com",
+            "workers.dev",
+            "azure.com",
+        ] {
             assert!(is_public(suffix), "{suffix}");
         }
-        for suffix in ["example.com", "acme.co.uk", "acme.github.io", "githubusercontent.com", "t.co"] {
+        for suffix in [
+            "example.com",
+            "acme.co.uk",
+            "acme.github.io",
+            "githubusercontent.com",
+            "t.co",
+        ] {
             assert!(!is_public(suffix), "{suffix}");
         }
     }

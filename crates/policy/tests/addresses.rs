@@ -66,16 +66,31 @@ fn every_other_is_refused_and_told_what_it_is() {
         ("::127.0.0.1", "127.0.0.1 (compatible): a loopback address"),
         ("::8.8.8.8", "8.8.8.8 (compatible)"),
         ("::ffff:127.0.0.1", "127.0.0.1 (mapped): a loopback address"),
-        ("::ffff:169.254.169.254", "169.254.169.254 (mapped): a metadata service"),
-        ("::ffff:0:10.0.0.1", "10.0.0.1 (translated): a private address"),
+        (
+            "::ffff:169.254.169.254",
+            "169.254.169.254 (mapped): a metadata service",
+        ),
+        (
+            "::ffff:0:10.0.0.1",
+            "10.0.0.1 (translated): a private address",
+        ),
         ("::ffff:0:8.8.8.8", "8.8.8.8 (translated)"),
         ("64:ff9b::7f00:1", "127.0.0.1 (NAT64): a loopback address"),
-        ("64:ff9b::a9fe:a9fe", "169.254.169.254 (NAT64): a metadata service"),
+        (
+            "64:ff9b::a9fe:a9fe",
+            "169.254.169.254 (NAT64): a metadata service",
+        ),
         ("64:ff9b:1::808:808", "NAT64 of a site"),
         ("2002:7f00:1::", "127.0.0.1 (6to4): a loopback address"),
         ("2002:808:808::1", "8.8.8.8 (6to4)"),
-        ("2001:0:4136:e378:8000:63bf:f5ff:fffe", "10.0.0.1 (Teredo): a private address"),
-        ("2001:4860::5efe:7f00:1", "127.0.0.1 (ISATAP): a loopback address"),
+        (
+            "2001:0:4136:e378:8000:63bf:f5ff:fffe",
+            "10.0.0.1 (Teredo): a private address",
+        ),
+        (
+            "2001:4860::5efe:7f00:1",
+            "127.0.0.1 (ISATAP): a loopback address",
+        ),
         ("2001:db8::1", "documentation"),
         ("3fff::1", "documentation"),
         ("2001:2::1", "benchmarks"),
@@ -117,15 +132,34 @@ fn only_what_a_rule_names_on_purpose_is_dialled_beyond() {
         "#,
     );
     let dials = |name: &str, port: u16, to: &str| rules.dial(&host(name), port, ip(to)).is_ok();
-    assert!(dials("db.corp.example", 5432, "10.1.2.3") && dials("db.corp.example", 5432, "127.0.0.1"));
-    assert!(dials("db.corp.example", 5432, "::ffff:10.1.2.3") && dials("db.corp.example", 5432, "8.8.8.8"));
-    assert!(!dials("db.corp.example", 443, "10.1.2.3") && !dials("other.example", 5432, "10.1.2.3"));
-    assert!(!dials("db.corp.example", 5432, "10.2.0.1") && !dials("no.corp.example", 443, "10.1.2.3"));
+    assert!(
+        dials("db.corp.example", 5432, "10.1.2.3") && dials("db.corp.example", 5432, "127.0.0.1")
+    );
+    assert!(
+        dials("db.corp.example", 5432, "::ffff:10.1.2.3")
+            && dials("db.corp.example", 5432, "8.8.8.8")
+    );
+    assert!(
+        !dials("db.corp.example", 443, "10.1.2.3") && !dials("other.example", 5432, "10.1.2.3")
+    );
+    assert!(
+        !dials("db.corp.example", 5432, "10.2.0.1") && !dials("no.corp.example", 443, "10.1.2.3")
+    );
     // A net is no name of the metadata service in it; the address itself is.
     assert!(dials("db.corp.example", 5432, "169.254.1.1"));
-    assert!(!dials("db.corp.example", 5432, "169.254.169.254") && !dials("db.corp.example", 5432, "fd00:ec2::254"));
+    assert!(
+        !dials("db.corp.example", 5432, "169.254.169.254")
+            && !dials("db.corp.example", 5432, "fd00:ec2::254")
+    );
     assert!(dials("metadata.corp.example", 443, "169.254.169.254"));
     // An address that is itself a host of a rule is named; a name that resolves to it is not.
-    assert!(dials("192.168.0.7", 443, "192.168.0.7") && !dials("metadata.corp.example", 443, "192.168.0.7"));
-    assert!(Policy::empty().dial(&host("a.example"), 443, ip("127.0.0.1")).is_err());
+    assert!(
+        dials("192.168.0.7", 443, "192.168.0.7")
+            && !dials("metadata.corp.example", 443, "192.168.0.7")
+    );
+    assert!(
+        Policy::empty()
+            .dial(&host("a.example"), 443, ip("127.0.0.1"))
+            .is_err()
+    );
 }

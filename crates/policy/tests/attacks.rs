@@ -19,9 +19,15 @@ fn allowed() -> Policy {
 
 /// Whether anything of this authority could leave, in any way.
 fn leaves(policy: &Policy, place: &str) -> bool {
-    authority(place, Some(443)).is_ok() && [Wire::Tls, Wire::Http, Wire::Unknown].into_iter().any(|wire| {
-        matches!(connect(policy, place, wire), Verdict::Allow { .. } | Verdict::Ask { .. })
-    })
+    authority(place, Some(443)).is_ok()
+        && [Wire::Tls, Wire::Http, Wire::Unknown]
+            .into_iter()
+            .any(|wire| {
+                matches!(
+                    connect(policy, place, wire),
+                    Verdict::Allow { .. } | Verdict::Ask { .. }
+                )
+            })
 }
 
 #[test]
@@ -42,14 +48,30 @@ fn a5_addresses_in_any_spelling() {
         assert!(!leaves(&allowed(), place), "{place}");
     }
     // Where a name resolves to one of them it is not dialled.
-    for ip in ["127.0.0.1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "fe80::1"] {
-        assert!(allowed().dial(&host("allowed.test"), 443, ip.parse().unwrap()).is_err(), "{ip}");
+    for ip in [
+        "127.0.0.1",
+        "::ffff:127.0.0.1",
+        "64:ff9b::7f00:1",
+        "2002:7f00:1::",
+        "fe80::1",
+    ] {
+        assert!(
+            allowed()
+                .dial(&host("allowed.test"), 443, ip.parse().unwrap())
+                .is_err(),
+            "{ip}"
+        );
     }
 }
 
 #[test]
 fn a8_spellings_of_names() {
-    for place in ["ALLOWED.test", "allowed.test.", "allowed\u{3002}test", "a.Wild.TEST."] {
+    for place in [
+        "ALLOWED.test",
+        "allowed.test.",
+        "allowed\u{3002}test",
+        "a.Wild.TEST.",
+    ] {
         assert!(leaves(&allowed(), place), "{place}");
     }
     for place in [
@@ -81,9 +103,20 @@ fn a9_wildcards() {
     ] {
         assert_eq!(leaves(&allowed(), place), leaves_it, "{place}");
     }
-    for hosts in ["*", "*.com", "*.co.uk", "*.github.io", "*.cloudfront.net", "*.1.2.3.4", "*.*", "a.*.test", "*test"] {
+    for hosts in [
+        "*",
+        "*.com",
+        "*.co.uk",
+        "*.github.io",
+        "*.cloudfront.net",
+        "*.1.2.3.4",
+        "*.*",
+        "a.*.test",
+        "*test",
+    ] {
         for action in ["allow", "passthrough"] {
-            let text = format!("[[rule]]\nname = \"r\"\nhosts = [\"{hosts}\"]\naction = \"{action}\"");
+            let text =
+                format!("[[rule]]\nname = \"r\"\nhosts = [\"{hosts}\"]\naction = \"{action}\"");
             assert!(Policy::parse(&text).is_err(), "{hosts} {action}");
         }
     }
@@ -130,7 +163,11 @@ fn a16_plain_http_has_the_same_answer() {
     let tls = policy("[[rule]]\nname = \"r\"\nhosts = [\"allowed.test\"]\naction = \"allow\"");
     assert_eq!(word(&connect(&tls, "allowed.test", Wire::Tls)), "allow r");
     for place in ["allowed.test:80", "allowed.test:443", "evil.test:80"] {
-        assert_eq!(word(&connect(&tls, place, Wire::Http)), "deny - NoRule", "{place}");
+        assert_eq!(
+            word(&connect(&tls, place, Wire::Http)),
+            "deny - NoRule",
+            "{place}"
+        );
     }
     assert_eq!(said(&tls, "GET", "http://allowed.test/"), "deny - NoRule");
 }
@@ -170,7 +207,11 @@ fn a20_a_net_of_addresses_allows_no_name() {
         "#,
     );
     assert!(!leaves(&rules, "evil.test") && !leaves(&rules, "10.0.0.1"));
-    assert!(rules.dial(&host("evil.test"), 443, "10.0.0.1".parse().unwrap()).is_err());
+    assert!(
+        rules
+            .dial(&host("evil.test"), 443, "10.0.0.1".parse().unwrap())
+            .is_err()
+    );
     let wide = "[[rule]]\nname = \"r\"\nhosts = [\"a.test\"]\naddresses = [\"0.0.0.0/0\"]\naction = \"allow\"";
     assert!(Policy::parse(wide).is_err());
 }
@@ -191,8 +232,19 @@ fn b7_a_secret_has_no_way_without_tls() {
 
 #[test]
 fn b2_no_secret_goes_where_answers_repeat_it() {
-    for name in ["User-Agent", "Referer", "Origin", "X-Request-Id", "Sec-WebSocket-Protocol", "Idempotency-Key", "Host"] {
-        for how in [format!("header = \"{name}\""), format!("placeholder = [\"header:{name}\"]")] {
+    for name in [
+        "User-Agent",
+        "Referer",
+        "Origin",
+        "X-Request-Id",
+        "Sec-WebSocket-Protocol",
+        "Idempotency-Key",
+        "Host",
+    ] {
+        for how in [
+            format!("header = \"{name}\""),
+            format!("placeholder = [\"header:{name}\"]"),
+        ] {
             let text = format!(
                 "[[secret]]\nname = \"s\"\nfrom = \"env:S\"\nplaceholder = {{ env = \"S\" }}\n[[rule]]\nname = \"r\"\n\
                  hosts = [\"a.test\"]\ninject = [{{ secret = \"s\", {how} }}]\naction = \"allow\""
@@ -238,11 +290,15 @@ fn b22_of_two_credentials_for_one_host_the_path_chooses() {
 
 #[test]
 fn c18_c19_reading_presets_publish_nothing() {
-    let rules = policy("presets = [\"npm\", \"pypi\", \"crates\", \"debian\", \"go\", \"github-read\"]");
+    let rules =
+        policy("presets = [\"npm\", \"pypi\", \"crates\", \"debian\", \"go\", \"github-read\"]");
     for (method, url) in [
         ("PUT", "https://registry.npmjs.org/mine"),
         ("POST", "https://registry.npmjs.org/-/npm/v1/tokens"),
-        ("POST", "https://registry.npmjs.org/-/npm/v1/security/../tokens"),
+        (
+            "POST",
+            "https://registry.npmjs.org/-/npm/v1/security/../tokens",
+        ),
         ("PUT", "https://crates.io/api/v1/crates/new"),
         ("DELETE", "https://crates.io/api/v1/crates/x/1.0.0/yank"),
         ("POST", "https://upload.pypi.org/legacy/"),
@@ -250,11 +306,20 @@ fn c18_c19_reading_presets_publish_nothing() {
         ("POST", "https://api.github.com/gists"),
         ("POST", "https://api.github.com/graphql"),
         ("PUT", "https://api.github.com/repos/a/b/contents/c"),
-        ("GET", "https://github.com/a/b/info/refs?service=git-receive-pack&x"),
+        (
+            "GET",
+            "https://github.com/a/b/info/refs?service=git-receive-pack&x",
+        ),
         ("POST", "https://github.com/a/b.git/git-receive-pack"),
         ("GET", "https://storage.googleapis.com/evil-bucket/x"),
-        ("GET", "https://storage.googleapis.com/proxy-golang-org-prod/../evil-bucket/x"),
-        ("PUT", "https://storage.googleapis.com/proxy-golang-org-prod/x"),
+        (
+            "GET",
+            "https://storage.googleapis.com/proxy-golang-org-prod/../evil-bucket/x",
+        ),
+        (
+            "PUT",
+            "https://storage.googleapis.com/proxy-golang-org-prod/x",
+        ),
     ] {
         let verdict = ask(method, url).of(&rules);
         // A page of GitHub is read by whatever name: what git would push with it is denied.
@@ -262,6 +327,9 @@ fn c18_c19_reading_presets_publish_nothing() {
             assert_eq!(word(&verdict), "allow github-read/web");
             continue;
         }
-        assert!(matches!(verdict, Verdict::Deny { .. }), "{method} {url}: {verdict:?}");
+        assert!(
+            matches!(verdict, Verdict::Deny { .. }),
+            "{method} {url}: {verdict:?}"
+        );
     }
 }

@@ -28,7 +28,11 @@ action = "passthrough"
 
 #[test]
 fn every_rule_is_told_with_its_reason() {
-    let told = explain(&policy(RULES), "https://github.com/acme/app.git/info/refs?service=git-receive-pack", "GET");
+    let told = explain(
+        &policy(RULES),
+        "https://github.com/acme/app.git/info/refs?service=git-receive-pack",
+        "GET",
+    );
     assert_eq!(
         told.to_string(),
         "GET https://github.com/acme/app.git/info/refs\n\
@@ -48,10 +52,22 @@ fn every_rule_is_told_with_its_reason() {
 #[test]
 fn what_is_decided_is_what_the_policy_decides() {
     let decided = |url, method| explain(&policy(RULES), url, method).decision.to_string();
-    assert_eq!(decided("https://pages.test/any", "PUT"), "allowed by rule `pages`; the connection passes untouched");
-    assert!(decided("https://gist.github.com/x", "GET").starts_with("denied: a connection to gist.github.com:443 is not"));
-    assert!(decided("https://github.com/acme/app.git/git-receive-pack", "POST").contains("pushes to refs/heads/agent/*"));
-    assert!(decided("https://evil.test/", "GET").contains("no rule of this sandbox's policy allows evil.test"));
+    assert_eq!(
+        decided("https://pages.test/any", "PUT"),
+        "allowed by rule `pages`; the connection passes untouched"
+    );
+    assert!(
+        decided("https://gist.github.com/x", "GET")
+            .starts_with("denied: a connection to gist.github.com:443 is not")
+    );
+    assert!(
+        decided("https://github.com/acme/app.git/git-receive-pack", "POST")
+            .contains("pushes to refs/heads/agent/*")
+    );
+    assert!(
+        decided("https://evil.test/", "GET")
+            .contains("no rule of this sandbox's policy allows evil.test")
+    );
 }
 
 #[test]
@@ -69,7 +85,16 @@ fn what_is_no_url_is_denied() {
         "https://git\thub.com/",
     ] {
         let told = explain(&policy(RULES), url, "GET");
-        assert!(matches!(told.decision, Decision::Deny { reason: protocol::DenyReason::BadName, .. }), "{url:?}");
+        assert!(
+            matches!(
+                told.decision,
+                Decision::Deny {
+                    reason: protocol::DenyReason::BadName,
+                    ..
+                }
+            ),
+            "{url:?}"
+        );
         assert!(told.rules.is_empty());
     }
 }

@@ -93,8 +93,16 @@ fn what_two_could_read_in_two_ways_is_no_host() {
     ] {
         assert_eq!(Host::parse(text), Err(error), "{text:?}");
     }
-    for text in ["example.com:443", "[::1]:443", "evil.test:443.allowed.test", "a:b"] {
-        assert!(matches!(Host::parse(text), Err(HostError::Port(_))), "{text}");
+    for text in [
+        "example.com:443",
+        "[::1]:443",
+        "evil.test:443.allowed.test",
+        "a:b",
+    ] {
+        assert!(
+            matches!(Host::parse(text), Err(HostError::Port(_))),
+            "{text}"
+        );
     }
 }
 
@@ -109,7 +117,11 @@ fn an_authority_has_one_port() {
         ("10.0.0.1:65535", None, "10.0.0.1", 65535),
     ] {
         let found = authority(text, default).unwrap_or_else(|error| panic!("{text}: {error}"));
-        assert_eq!((found.0.to_string().as_str(), found.1), (host, port), "{text}");
+        assert_eq!(
+            (found.0.to_string().as_str(), found.1),
+            (host, port),
+            "{text}"
+        );
     }
     for text in [
         "example.com",

@@ -1,7 +1,8 @@
 //! What holds of every input.
 
 use policy::{
-    Connect, GitAct, Host, MAX_COMMANDS, Policy, Request, Verdict, Wire, authority, explain, git_act, kind, push_commands,
+    Connect, GitAct, Host, MAX_COMMANDS, Policy, Request, Verdict, Wire, authority, explain,
+    git_act, kind, push_commands,
 };
 use proptest::prelude::*;
 use protocol::EffectKind;
@@ -144,7 +145,7 @@ proptest! {
         match Policy::parse(&text) {
             Ok(rules) => {
                 prop_assert_eq!(Policy::parse(rules.text()), Ok(rules.clone()));
-                let _ = explain(&rules, "https://a.test/x", "GET").to_string();
+                let _shown = explain(&rules, "https://a.test/x", "GET").to_string();
             }
             Err(error) => prop_assert!(error.line >= 1 && error.line <= text.split('\n').count()),
         }
@@ -157,11 +158,11 @@ proptest! {
         if let Ok(Some(commands)) = push_commands(&bytes) {
             prop_assert!(commands.iter().all(|command| command.name.starts_with("refs/")));
         }
-        let _ = git_act(&method, &text, Some(&text));
+        let _act = git_act(&method, &text, Some(&text));
         let json = [("content-type", &b"application/json"[..])];
         let whole = kind("POST", "/graphql", json, Some(&bytes));
-        prop_assert!(whole == EffectKind::Write || bytes.first().is_some());
-        let _ = explain(&policy(SAMPLE), &text, &method).to_string();
+        prop_assert!(whole == EffectKind::Write || !bytes.is_empty());
+        let _shown = explain(&policy(SAMPLE), &text, &method).to_string();
     }
 
     /// However a push is cut, its commands are the same or are not yet known.

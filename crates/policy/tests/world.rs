@@ -1,6 +1,8 @@
 //! Policies and questions, written short.
 
-use policy::{Channel, Connect, GitAct, Grant, Host, Policy, Request, Verdict, Wire, authority, git_act};
+use policy::{
+    Channel, Connect, GitAct, Grant, Host, Policy, Request, Verdict, Wire, authority, git_act,
+};
 
 pub(crate) fn policy(text: &str) -> Policy {
     Policy::parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
@@ -32,7 +34,16 @@ pub(crate) fn ask<'a>(method: &'a str, url: &'a str) -> Ask<'a> {
         None => (rest, None),
     };
     let git = git_act(method, path, query);
-    Ask { host, port, tls, method, path, query, websocket: scheme.starts_with("ws"), git }
+    Ask {
+        host,
+        port,
+        tls,
+        method,
+        path,
+        query,
+        websocket: scheme.starts_with("ws"),
+        git,
+    }
 }
 
 impl Ask<'_> {
@@ -67,7 +78,11 @@ impl Ask<'_> {
 
 pub(crate) fn connect(policy: &Policy, place: &str, protocol: Wire) -> Verdict<Channel> {
     let (host, port) = authority(place, Some(443)).unwrap();
-    policy.connect(&Connect { host: &host, port, protocol })
+    policy.connect(&Connect {
+        host: &host,
+        port,
+        protocol,
+    })
 }
 
 /// What a verdict is, in a word: its rule, with what else is said.

@@ -8,7 +8,13 @@ use toml::de::{DeTable, DeValue};
 use super::PolicyError;
 
 /// Makes an error at a byte of a text.
-pub(super) fn error(text: &str, at: usize, key: &str, wrong: impl Into<String>, allowed: &str) -> PolicyError {
+pub(super) fn error(
+    text: &str,
+    at: usize,
+    key: &str,
+    wrong: impl Into<String>,
+    allowed: &str,
+) -> PolicyError {
     let before = &text.as_bytes()[..at.min(text.len())];
     PolicyError {
         line: before.iter().filter(|&&byte| byte == b'\n').count() + 1,
@@ -36,7 +42,11 @@ pub(super) struct Item<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn top(text: &'a str, table: &'a DeTable<'a>, known: &[&str]) -> Result<Self, PolicyError> {
+    pub(super) fn top(
+        text: &'a str,
+        table: &'a DeTable<'a>,
+        known: &[&str],
+    ) -> Result<Self, PolicyError> {
         Self::new(text, 0, String::new(), table, known)
     }
 
@@ -52,26 +62,52 @@ impl<'a> Fields<'a> {
             let name: &str = key.get_ref();
             if !known.is_empty() && !known.contains(&name) {
                 let wrong = format!("there is no key `{}`", crate::shown::cut(name));
-                return Err(error(text, key.span().start, &path, wrong, &known.join(", ")));
+                return Err(error(
+                    text,
+                    key.span().start,
+                    &path,
+                    wrong,
+                    &known.join(", "),
+                ));
             }
             entries.insert(name, (key.span().start, value.get_ref()));
         }
-        Ok(Self { text, at, path, entries })
+        Ok(Self {
+            text,
+            at,
+            path,
+            entries,
+        })
     }
 
     pub(super) fn get(&self, key: &str) -> Option<Item<'a>> {
         let (at, value) = *self.entries.get(key)?;
-        Some(Item { text: self.text, at, path: self.below(key), value })
+        Some(Item {
+            text: self.text,
+            at,
+            path: self.below(key),
+            value,
+        })
     }
 
     pub(super) fn need(&self, key: &str, allowed: &str) -> Result<Item<'a>, PolicyError> {
-        let missing = || error(self.text, self.at, &self.below(key), "this is missing", allowed);
+        let missing = || {
+            error(
+                self.text,
+                self.at,
+                &self.below(key),
+                "this is missing",
+                allowed,
+            )
+        };
         self.get(key).ok_or_else(missing)
     }
 
     /// Returns all of it, by key.
     pub(super) fn all(&self) -> impl Iterator<Item = (&'a str, Item<'a>)> {
-        self.entries.keys().filter_map(move |key| Some((*key, self.get(key)?)))
+        self.entries
+            .keys()
+            .filter_map(move |key| Some((*key, self.get(key)?)))
     }
 
     /// Returns the tables `[[key]]`.
@@ -140,20 +176,29 @@ impl<'a> Item<'a> {
         };
         let items: Vec<_> = array.iter().map(|value| self.inner(value)).collect();
         match items.is_empty() {
-            true => Err(self.error("the list is empty, which allows nothing: leave the key or the rule out", "")),
+            true => Err(self.error(
+                "the list is empty, which allows nothing: leave the key or the rule out",
+                "",
+            )),
             false => Ok(items),
         }
     }
 
     pub(super) fn table(&self, known: &[&str]) -> Result<Fields<'a>, PolicyError> {
         match self.value {
-            DeValue::Table(table) => Fields::new(self.text, self.at, self.path.clone(), table, known),
+            DeValue::Table(table) => {
+                Fields::new(self.text, self.at, self.path.clone(), table, known)
+            }
             other => Err(self.error(format!("this is {}", a(other)), "a table, in braces")),
         }
     }
 
     fn inner(&self, value: &'a Spanned<DeValue<'a>>) -> Self {
-        Self { at: value.span().start, value: value.get_ref(), ..self.clone() }
+        Self {
+            at: value.span().start,
+            value: value.get_ref(),
+            ..self.clone()
+        }
     }
 }
 

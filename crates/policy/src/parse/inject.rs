@@ -8,31 +8,86 @@ use crate::inject::{How, Injection, Place, TokenPlace};
 use crate::secret::SecretRef;
 
 /// What an injection can be.
-const KINDS: [&str; 7] = ["basic", "bearer", "github_app", "header", "placeholder", "query", "sigv4"];
-const KEYS: [&str; 9] =
-    ["secret", "basic", "bearer", "format", "github_app", "header", "placeholder", "query", "sigv4"];
+const KINDS: [&str; 7] = [
+    "basic",
+    "bearer",
+    "github_app",
+    "header",
+    "placeholder",
+    "query",
+    "sigv4",
+];
+const KEYS: [&str; 9] = [
+    "secret",
+    "basic",
+    "bearer",
+    "format",
+    "github_app",
+    "header",
+    "placeholder",
+    "query",
+    "sigv4",
+];
 
 /// Headers that are of the connection and not of the request.
 const CONNECTION: [&str; 12] = [
-    "connection", "content-encoding", "content-length", "host", "http2-settings", "keep-alive", "proxy-authorization",
-    "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "host",
+    "http2-settings",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
 ];
 /// Headers whose content servers repeat in what they answer, log or pass on.
 const REPEATED: [&str; 13] = [
-    "accept", "accept-language", "content-type", "expect", "forwarded", "from", "idempotency-key", "last-event-id",
-    "origin", "prefer", "referer", "user-agent", "x-request-id",
+    "accept",
+    "accept-language",
+    "content-type",
+    "expect",
+    "forwarded",
+    "from",
+    "idempotency-key",
+    "last-event-id",
+    "origin",
+    "prefer",
+    "referer",
+    "user-agent",
+    "x-request-id",
 ];
 
-pub(super) fn read(item: &Item<'_>, secrets: &[SecretRef], git: bool) -> Result<Injection, PolicyError> {
+pub(super) fn read(
+    item: &Item<'_>,
+    secrets: &[SecretRef],
+    git: bool,
+) -> Result<Injection, PolicyError> {
     let fields = item.table(&KEYS)?;
     let named = fields.need("secret", "the name of a `[[secret]]`")?;
     let name = named.string()?;
-    let names = || secrets.iter().map(|secret| secret.name.as_str()).collect::<Vec<_>>().join(", ");
+    let names = || {
+        secrets
+            .iter()
+            .map(|secret| secret.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     let known = secrets.iter().find(|secret| secret.name == name);
-    let secret = known.ok_or_else(|| named.error("there is no `[[secret]]` of this name", &names()))?;
-    let kinds: Vec<_> = KINDS.iter().filter_map(|kind| Some((*kind, fields.get(kind)?))).collect();
+    let secret =
+        known.ok_or_else(|| named.error("there is no `[[secret]]` of this name", &names()))?;
+    let kinds: Vec<_> = KINDS
+        .iter()
+        .filter_map(|kind| Some((*kind, fields.get(kind)?)))
+        .collect();
     let [(kind, value)] = kinds.as_slice() else {
-        return Err(item.error("an injection says one thing of where the secret goes", &KINDS.join(", ")));
+        return Err(item.error(
+            "an injection says one thing of where the secret goes",
+            &KINDS.join(", "),
+        ));
     };
     if let (Some(format), false) = (fields.get("format"), *kind == "header") {
         return Err(format.error("a format belongs to `header`", ""));
@@ -43,13 +98,20 @@ pub(super) fn read(item: &Item<'_>, secrets: &[SecretRef], git: bool) -> Result<
             true => How::Bearer,
             false => return Err(value.error("leave it out instead", "true")),
         },
-        "header" => How::Header { name: header(value, value.string()?)?, format: format(&fields)? },
-        "query" => How::Query { key: key(value, value.string()?)? },
+        "header" => How::Header {
+            name: header(value, value.string()?)?,
+            format: format(&fields)?,
+        },
+        "query" => How::Query {
+            key: key(value, value.string()?)?,
+        },
         "placeholder" => {
             if secret.placeholder.is_none() {
                 return Err(value.error(format!("secret `{name}` has no `placeholder`"), ""));
             }
-            How::Placeholder { places: value.items()?.iter().map(place).collect::<Result<_, _>>()? }
+            How::Placeholder {
+                places: value.items()?.iter().map(place).collect::<Result<_, _>>()?,
+            }
         }
         "sigv4" => {
             let fields = value.table(&["service", "region"])?;
@@ -59,7 +121,10 @@ pub(super) fn read(item: &Item<'_>, secrets: &[SecretRef], git: bool) -> Result<
         }
         _ => github_app(value, git)?,
     };
-    Ok(Injection { secret: name.to_owned(), how })
+    Ok(Injection {
+        secret: name.to_owned(),
+        how,
+    })
 }
 
 fn user(item: &Item<'_>) -> Result<String, PolicyError> {
@@ -78,10 +143,16 @@ fn header(item: &Item<'_>, text: &str) -> Result<String, PolicyError> {
     let name = text.to_ascii_lowercase();
     let one_of = |names: &[&str]| names.contains(&name.as_str());
     if one_of(&CONNECTION) || name.starts_with("sec-") {
-        return Err(item.error("this header belongs to the connection: no secret goes there", ""));
+        return Err(item.error(
+            "this header belongs to the connection: no secret goes there",
+            "",
+        ));
     }
     if one_of(&REPEATED) {
-        return Err(item.error("what this header says is often repeated in answers: no secret goes there", ""));
+        return Err(item.error(
+            "what this header says is often repeated in answers: no secret goes there",
+            "",
+        ));
     }
     Ok(name)
 }
@@ -94,7 +165,10 @@ fn format(fields: &Fields<'_>) -> Result<String, PolicyError> {
     let visible = text.chars().all(|c| c == ' ' || c.is_ascii_graphic());
     match visible && text.matches("{}").count() == 1 {
         true => Ok(text.to_owned()),
-        false => Err(item.error("a format has `{}` in it, once, for the value", "\"token {}\"")),
+        false => Err(item.error(
+            "a format has `{}` in it, once, for the value",
+            "\"token {}\"",
+        )),
     }
 }
 
@@ -118,7 +192,10 @@ fn word(item: &Item<'_>) -> Result<String, PolicyError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match !text.is_empty() && text.chars().all(plain) {
         true => Ok(text.to_owned()),
-        false => Err(item.error("this has other characters than a name has", "letters, digits, `-`, `_`, `.`")),
+        false => Err(item.error(
+            "this has other characters than a name has",
+            "letters, digits, `-`, `_`, `.`",
+        )),
     }
 }
 
@@ -139,14 +216,26 @@ fn github_app(item: &Item<'_>, git: bool) -> Result<How, PolicyError> {
     if let Some(item) = fields.get("permissions") {
         for (permission, level) in item.table(&[])?.all() {
             match level.string()? {
-                level @ ("read" | "write" | "admin") => permissions.insert(permission.to_owned(), level.to_owned()),
-                _ => return Err(level.error("this is no level of a permission", "read, write, admin")),
+                level @ ("read" | "write" | "admin") => {
+                    permissions.insert(permission.to_owned(), level.to_owned())
+                }
+                _ => {
+                    return Err(
+                        level.error("this is no level of a permission", "read, write, admin")
+                    );
+                }
             };
         }
     }
     Ok(How::GitHubApp {
-        app: if app.is_string() { word(&app)? } else { app.number(1, u64::MAX)?.to_string() },
-        installation: fields.need("installation", "the id of the installation")?.number(1, u64::MAX)?,
+        app: if app.is_string() {
+            word(&app)?
+        } else {
+            app.number(1, u64::MAX)?.to_string()
+        },
+        installation: fields
+            .need("installation", "the id of the installation")?
+            .number(1, u64::MAX)?,
         repository: word(&repository)?,
         permissions,
         place,

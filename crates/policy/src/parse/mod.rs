@@ -64,7 +64,13 @@ pub(crate) fn file(text: &str) -> Result<File, PolicyError> {
     }
     let document = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
-        fields::error(text, at, "", format!("this is no TOML: {}", error.message()), "")
+        fields::error(
+            text,
+            at,
+            "",
+            format!("this is no TOML: {}", error.message()),
+            "",
+        )
     })?;
     let top = Fields::top(text, document.get_ref(), &["presets", "rule", "secret"])?;
     let mut secrets: Vec<SecretRef> = Vec::new();
@@ -81,7 +87,10 @@ pub(crate) fn file(text: &str) -> Result<File, PolicyError> {
         if rules.iter().any(|other| other.name == rule.name) {
             return Err(item.error(format!("there are two rules `{}`", rule.name), ""));
         }
-        if let Some(above) = rules.iter().find(|above| !rule.denies() && above.shadows(&rule)) {
+        if let Some(above) = rules
+            .iter()
+            .find(|above| !rule.denies() && above.shadows(&rule))
+        {
             let wrong = format!(
                 "rule `{}` can never match: rule `{}` above it allows all of it; put it first",
                 rule.name, above.name
@@ -89,7 +98,10 @@ pub(crate) fn file(text: &str) -> Result<File, PolicyError> {
             return Err(item.error(wrong, ""));
         }
         rules.push(rule);
-        let ports = rules.iter().filter_map(|rule| rule.ports.as_ref()).flatten();
+        let ports = rules
+            .iter()
+            .filter_map(|rule| rule.ports.as_ref())
+            .flatten();
         if ports.collect::<std::collections::BTreeSet<_>>().len() > MAX_PORTS {
             return Err(item.error(format!("the rules name more than {MAX_PORTS} ports"), ""));
         }
@@ -99,7 +111,12 @@ pub(crate) fn file(text: &str) -> Result<File, PolicyError> {
         for item in item.items()? {
             let name = item.string()?;
             let known = presets::presets().find(|preset| preset.name == name);
-            let names = || presets::presets().map(|preset| preset.name).collect::<Vec<_>>().join(", ");
+            let names = || {
+                presets::presets()
+                    .map(|preset| preset.name)
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            };
             let preset = known.ok_or_else(|| item.error("there is no such preset", &names()))?;
             if seen.contains(&name) {
                 return Err(item.error("this preset is named twice", ""));

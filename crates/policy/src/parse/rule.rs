@@ -14,8 +14,21 @@ use crate::rule::{Action, Budget, GitRule, Rule};
 use crate::secret::SecretRef;
 
 const KEYS: [&str; 15] = [
-    "name", "action", "addresses", "git", "hosts", "inject", "limits", "methods", "paths", "plain", "ports", "query",
-    "roots", "timeout", "websocket",
+    "name",
+    "action",
+    "addresses",
+    "git",
+    "hosts",
+    "inject",
+    "limits",
+    "methods",
+    "paths",
+    "plain",
+    "ports",
+    "query",
+    "roots",
+    "timeout",
+    "websocket",
 ];
 /// How long `ask` waits where nothing is said.
 const TIMEOUT: Duration = Duration::from_secs(90);
@@ -32,7 +45,9 @@ pub(super) fn read(item: &Item<'_>, secrets: &[SecretRef]) -> Result<Rule, Polic
     let rule = Rule {
         name,
         action,
-        hosts: each(&fields.need("hosts", "a list of names")?, |item, text| host(item, text, action))?,
+        hosts: each(&fields.need("hosts", "a list of names")?, |item, text| {
+            host(item, text, action)
+        })?,
         ports: ports(&fields, action, plain)?,
         plain,
         methods: list(&fields, "methods", method)?,
@@ -53,17 +68,25 @@ pub(super) fn read(item: &Item<'_>, secrets: &[SecretRef]) -> Result<Rule, Polic
 pub(super) fn name(item: &Item<'_>) -> Result<String, PolicyError> {
     let text = item.string()?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let good = text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(plain) && text.len() <= 64;
+    let good = text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(plain)
+        && text.len() <= 64;
     match good {
         true => Ok(text.to_owned()),
-        false => Err(item.error("this is no name", "at most 64 letters, digits, `-`, `_`, `.`, a letter or digit first")),
+        false => Err(item.error(
+            "this is no name",
+            "at most 64 letters, digits, `-`, `_`, `.`, a letter or digit first",
+        )),
     }
 }
 
 fn action(fields: &Fields<'_>) -> Result<Action, PolicyError> {
     const ALLOWED: &str = "allow, deny, ask, passthrough";
     let item = fields.need("action", ALLOWED)?;
-    let timeout = fields.get("timeout").map(|item| units::time(&item)).transpose()?;
+    let timeout = fields
+        .get("timeout")
+        .map(|item| units::time(&item))
+        .transpose()?;
     match item.string()? {
         "allow" => Ok(Action::Allow),
         "deny" => Ok(Action::Deny),
@@ -74,18 +97,25 @@ fn action(fields: &Fields<'_>) -> Result<Action, PolicyError> {
 }
 
 fn host(item: &Item<'_>, text: &str, action: Action) -> Result<HostPattern, PolicyError> {
-    let pattern = HostPattern::parse(text).map_err(|error| item.error(error.to_string(), "names, addresses, `*.example.com`"))?;
+    let pattern = HostPattern::parse(text)
+        .map_err(|error| item.error(error.to_string(), "names, addresses, `*.example.com`"))?;
     let open = pattern.is_open() && matches!(action, Action::Allow | Action::PassThrough);
     match open {
         true => Err(item.error(
-            format!("anybody can have a host that `{pattern}` means, so this would allow everything"),
+            format!(
+                "anybody can have a host that `{pattern}` means, so this would allow everything"
+            ),
             "names; in a rule that denies or asks this too",
         )),
         false => Ok(pattern),
     }
 }
 
-fn ports(fields: &Fields<'_>, action: Action, plain: bool) -> Result<Option<BTreeSet<u16>>, PolicyError> {
+fn ports(
+    fields: &Fields<'_>,
+    action: Action,
+    plain: bool,
+) -> Result<Option<BTreeSet<u16>>, PolicyError> {
     let Some(item) = fields.get("ports") else {
         return Ok(match action {
             Action::Deny => None,
@@ -97,7 +127,10 @@ fn ports(fields: &Fields<'_>, action: Action, plain: bool) -> Result<Option<BTre
     for item in item.items()? {
         let port = u16::try_from(item.number(1, u64::from(u16::MAX))?).unwrap_or_default();
         if OURS.contains(&port) {
-            return Err(item.error("at this port a sandbox has a service of its own", "any other"));
+            return Err(item.error(
+                "at this port a sandbox has a service of its own",
+                "any other",
+            ));
         }
         ports.insert(port);
     }
@@ -119,7 +152,10 @@ fn path(item: &Item<'_>, text: &str) -> Result<Glob, PolicyError> {
         return Err(item.error("a path begins with a slash", ALLOWED));
     }
     if text.contains(['?', '#']) {
-        return Err(item.error("a path ends before `?` and `#`", "`query` for what stands behind `?`"));
+        return Err(item.error(
+            "a path ends before `?` and `#`",
+            "`query` for what stands behind `?`",
+        ));
     }
     Glob::parse(text).map_err(|wrong| item.error(wrong, ALLOWED))
 }
@@ -127,7 +163,10 @@ fn path(item: &Item<'_>, text: &str) -> Result<Glob, PolicyError> {
 fn repo(item: &Item<'_>, text: &str) -> Result<Glob, PolicyError> {
     const ALLOWED: &str = "patterns like \"acme/app\", \"acme/*\"";
     if text.starts_with('/') || text.ends_with(".git") || text.ends_with('/') {
-        return Err(item.error("a repository is written without a slash at its ends and without `.git`", ALLOWED));
+        return Err(item.error(
+            "a repository is written without a slash at its ends and without `.git`",
+            ALLOWED,
+        ));
     }
     Glob::parse(text).map_err(|wrong| item.error(wrong, ALLOWED))
 }
@@ -151,7 +190,9 @@ fn git(item: &Item<'_>) -> Result<GitRule, PolicyError> {
         return Err(item.error("this names no repository", "fetch = […], push = […]"));
     }
     match fields.get("refs") {
-        Some(refs) if git.push.is_empty() => Err(refs.error("refs are of a push: name `push` too", "")),
+        Some(refs) if git.push.is_empty() => {
+            Err(refs.error("refs are of a push: name `push` too", ""))
+        }
         _ => Ok(git),
     }
 }
@@ -174,7 +215,11 @@ fn query(fields: &Fields<'_>) -> Result<Vec<(String, Vec<String>)>, PolicyError>
     }
 }
 
-fn injections(fields: &Fields<'_>, secrets: &[SecretRef], git: bool) -> Result<Vec<Injection>, PolicyError> {
+fn injections(
+    fields: &Fields<'_>,
+    secrets: &[SecretRef],
+    git: bool,
+) -> Result<Vec<Injection>, PolicyError> {
     let Some(item) = fields.get("inject") else {
         return Ok(Vec::new());
     };
@@ -195,9 +240,15 @@ fn limits(fields: &Fields<'_>) -> Result<Budget, PolicyError> {
         return Ok(Budget::default());
     };
     let fields = item.table(&["requests_per_minute", "upload"])?;
-    let requests = fields.get("requests_per_minute").map(|item| item.number(1, u64::from(u32::MAX))).transpose()?;
+    let requests = fields
+        .get("requests_per_minute")
+        .map(|item| item.number(1, u64::from(u32::MAX)))
+        .transpose()?;
     let limits = Budget {
-        upload: fields.get("upload").map(|item| units::size(&item)).transpose()?,
+        upload: fields
+            .get("upload")
+            .map(|item| units::size(&item))
+            .transpose()?,
         requests_per_minute: requests.map(|number| u32::try_from(number).unwrap_or(u32::MAX)),
     };
     match limits == Budget::default() {
@@ -207,7 +258,12 @@ fn limits(fields: &Fields<'_>) -> Result<Budget, PolicyError> {
 }
 
 fn net(item: &Item<'_>, text: &str) -> Result<Net, PolicyError> {
-    Net::parse(text).map_err(|wrong| item.error(wrong, "addresses and nets like \"127.0.0.1\", \"10.0.0.0/8\""))
+    Net::parse(text).map_err(|wrong| {
+        item.error(
+            wrong,
+            "addresses and nets like \"127.0.0.1\", \"10.0.0.0/8\"",
+        )
+    })
 }
 
 /// Reads certificates, and nothing else: a private key has no place here.
@@ -236,26 +292,49 @@ fn agree(fields: &Fields<'_>, rule: &Rule) -> Result<(), PolicyError> {
     let idle: &[&str] = match rule.action {
         Action::Allow => &["timeout"],
         Action::Ask(_) => &[],
-        Action::Deny => &["addresses", "inject", "limits", "plain", "roots", "timeout", "websocket"],
-        Action::PassThrough => {
-            &["git", "inject", "limits", "methods", "paths", "query", "roots", "timeout", "websocket"]
-        }
+        Action::Deny => &[
+            "addresses",
+            "inject",
+            "limits",
+            "plain",
+            "roots",
+            "timeout",
+            "websocket",
+        ],
+        Action::PassThrough => &[
+            "git",
+            "inject",
+            "limits",
+            "methods",
+            "paths",
+            "query",
+            "roots",
+            "timeout",
+            "websocket",
+        ],
     };
     let word = rule.action.word();
     if let Some(item) = idle.iter().find_map(|key| fields.get(key)) {
-        return Err(item.error(format!("this has no meaning with `action = \"{word}\"`"), ""));
+        return Err(item.error(
+            format!("this has no meaning with `action = \"{word}\"`"),
+            "",
+        ));
     }
     for key in ["addresses", "inject", "roots"] {
         if let Some(item) = fields.get(key)
             && rule.is_open()
         {
-            return Err(item.error("this rule is for hosts that anybody can have: name the hosts", ""));
+            return Err(item.error(
+                "this rule is for hosts that anybody can have: name the hosts",
+                "",
+            ));
         }
     }
     match fields.get("inject") {
-        Some(item) if rule.plain => {
-            Err(item.error("a secret is never sent without TLS: take `plain` out, or use two rules", ""))
-        }
+        Some(item) if rule.plain => Err(item.error(
+            "a secret is never sent without TLS: take `plain` out, or use two rules",
+            "",
+        )),
         _ => Ok(()),
     }
 }
@@ -276,5 +355,8 @@ fn each<T>(
     item: &Item<'_>,
     read: impl Fn(&Item<'_>, &str) -> Result<T, PolicyError>,
 ) -> Result<Vec<T>, PolicyError> {
-    item.items()?.iter().map(|item| read(item, item.string()?)).collect()
+    item.items()?
+        .iter()
+        .map(|item| read(item, item.string()?))
+        .collect()
 }

@@ -15,7 +15,10 @@ pub(super) fn read(item: &Item<'_>) -> Result<SecretRef, PolicyError> {
         Some(item) => Some(shown(&item)?),
         None => None,
     };
-    let require = fields.get("require").map(|item| item.boolean()).transpose()?;
+    let require = fields
+        .get("require")
+        .map(|item| item.boolean())
+        .transpose()?;
     Ok(SecretRef {
         from: reference(&from, &name, &schemes())?,
         name,
@@ -27,9 +30,14 @@ pub(super) fn read(item: &Item<'_>) -> Result<SecretRef, PolicyError> {
 /// Reads a reference. What is none may be the secret itself: it is not repeated.
 fn reference(item: &Item<'_>, name: &str, schemes: &str) -> Result<String, PolicyError> {
     let text = item.string()?;
-    let rest = text.split_once(':').filter(|(scheme, _)| SCHEMES.contains(scheme)).map(|(_, rest)| rest);
+    let rest = text
+        .split_once(':')
+        .filter(|(scheme, _)| SCHEMES.contains(scheme))
+        .map(|(_, rest)| rest);
     match rest {
-        Some(rest) if !rest.is_empty() && !text.contains(|c: char| c.is_control()) => Ok(text.to_owned()),
+        Some(rest) if !rest.is_empty() && !text.contains(|c: char| c.is_control()) => {
+            Ok(text.to_owned())
+        }
         Some(_) => Err(item.error("this reference names nothing", schemes)),
         None => {
             let wrong = format!(
@@ -55,10 +63,15 @@ fn shown(item: &Item<'_>) -> Result<Shown, PolicyError> {
         (None, Some(file)) => {
             let path = file.string()?;
             let odd = |part: &str| matches!(part, "" | "." | "..");
-            let plain = path.strip_prefix('/').is_some_and(|rest| !rest.split('/').any(odd));
+            let plain = path
+                .strip_prefix('/')
+                .is_some_and(|rest| !rest.split('/').any(odd));
             match plain && !path.contains(|c: char| c.is_control()) {
                 true => Ok(Shown::File(path.to_owned())),
-                false => Err(file.error("this is no path of a file", "an absolute one, without `.` and `..`")),
+                false => Err(file.error(
+                    "this is no path of a file",
+                    "an absolute one, without `.` and `..`",
+                )),
             }
         }
         _ => Err(item.error("a placeholder is shown in one place", ALLOWED)),
