@@ -245,7 +245,7 @@ async fn read_connect(stream: &mut Prefixed<TcpStream>) -> std::io::Result<Optio
             if !is_http {
                 return Ok(None);
             }
-            drop(stream.take(end + 4));
+            drop(stream.cut(end + 4));
             return Ok(target);
         }
         if stream.fill(LIMIT).await? == 0 {
@@ -382,7 +382,7 @@ async fn inspect(
 ) {
     // The hello was taken in already.
     let held = stream.held().len();
-    drop(stream.take(held));
+    drop(stream.cut(held));
     let config = match client.core.authority.server_config(&host) {
         Ok(config) => config,
         Err(error) => {

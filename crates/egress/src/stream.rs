@@ -39,13 +39,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Prefixed<S> {
     }
 
     /// Takes the first `count` bytes of what is held.
-    pub(crate) fn take(&mut self, count: usize) -> Bytes {
+    pub(crate) fn cut(&mut self, count: usize) -> Bytes {
         self.held.split_to(count.min(self.held.len())).freeze()
-    }
-
-    /// Returns the stream below.
-    pub(crate) fn get_ref(&self) -> &S {
-        &self.inner
     }
 }
 

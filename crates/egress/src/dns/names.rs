@@ -96,11 +96,6 @@ fn place_of(address: IpAddr) -> Option<u32> {
     (place < PLACES).then_some(place)
 }
 
-/// Whether an address is one of those that names are given.
-pub(crate) fn is_synthetic(address: IpAddr) -> bool {
-    place_of(address).is_some()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,7 +107,7 @@ mod tests {
             for v6 in [false, true] {
                 let address = names.address_of(name, v6).unwrap();
                 assert_eq!(address.is_ipv6(), v6);
-                assert!(is_synthetic(address));
+                assert!(place_of(address).is_some());
                 assert_eq!(names.name_of(address), Some(Host::Name(name.to_owned())));
                 assert_eq!(names.address_of(name, v6), Some(address));
             }
@@ -147,7 +142,7 @@ mod tests {
     #[test]
     fn other_addresses_have_no_name() {
         for text in ["198.18.0.255", "198.20.0.0", "127.0.0.1", "fd64:7572:6162:6c65:1::", "::1"] {
-            assert!(!is_synthetic(text.parse().unwrap()), "{text}");
+            assert_eq!(place_of(text.parse().unwrap()), None, "{text}");
         }
     }
 }
