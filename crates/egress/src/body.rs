@@ -1,0 +1,339 @@
+//! Bodies on their way: counted, held to their limits, scrubbed, and never collected.
+
+use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Empty, Full};
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use protocol::DenyReason;
+use secret::scrub::Scrubber;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use crate::deny::Denial;
+use crate::effect::{Effect, Meter};
+use crate::flow::Ticket;
+use crate::placeholder::Watch;
+use crate::scrub::Scrub;
+
+/// A body of ours, in either direction.
+pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
+
+pub(crate) fn full(bytes: Bytes) -> Body {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
+
+pub(crate) fn empty() -> Body {
+    Empty::new().map_err(|never| match never {}).boxed_unsync()
+}
+
+/// A client's body whose first bytes were looked at.
+pub(crate) struct Peeked {
+    frames: VecDeque<Frame<Bytes>>,
+    rest: Incoming,
+}
+
+impl Peeked {
+    pub(crate) fn new(rest: Incoming) -> Self {
+        Self {
+            frames: VecDeque::new(),
+            rest,
+        }
+    }
+
+    /// Returns the first bytes: up to where `enough` says so, the end, or `limit`; with whether it is all there is.
+    pub(crate) async fn peek(
+        &mut self,
+        limit: usize,
+        mut enough: impl FnMut(&[u8]) -> bool,
+    ) -> io::Result<(Vec<u8>, bool)> {
+        let mut bytes = Vec::new();
+        loop {
+            if enough(&bytes) || bytes.len() >= limit {
+                return Ok((bytes, false));
+            }
+            let Some(frame) = self.rest.frame().await else {
+                return Ok((bytes, true));
+            };
+            let frame = frame.map_err(io::Error::other)?;
+            if let Some(data) = frame.data_ref() {
+                bytes.extend_from_slice(data);
+            }
+            self.frames.push_back(frame);
+        }
+    }
+
+    /// Reads it away, for a client that listens only when it has sent everything.
+    pub(crate) async fn drain(mut self, limit: u64) {
+        let mut read = 0;
+        while let Some(Ok(frame)) = self.rest.frame().await {
+            read += frame.data_ref().map_or(0, |data| data.len() as u64);
+            if read > limit {
+                break;
+            }
+        }
+    }
+}
+
+impl HttpBody for Peeked {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = self.get_mut();
+        match this.frames.pop_front() {
+            Some(frame) => Poll::Ready(Some(Ok(frame))),
+            None => Pin::new(&mut this.rest).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.frames.is_empty() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let held = self.frames.iter().filter_map(Frame::data_ref);
+        let held: u64 = held.map(|data| data.len() as u64).sum();
+        let rest = self.rest.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower().saturating_add(held));
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper.saturating_add(held));
+        }
+        hint
+    }
+}
+
+/// A client's body on its way to the upstream.
+pub(crate) struct Upload {
+    pub(crate) body: Peeked,
+    pub(crate) meter: Arc<Meter>,
+    /// The most that the rule allows.
+    pub(crate) limit: Option<u64>,
+    /// Looks for placeholders, which belong into no body.
+    pub(crate) watch: Option<Watch>,
+    pub(crate) sent: u64,
+    /// Why it was stopped, for who answers the client.
+    pub(crate) stopped: Arc<OnceLock<Denial>>,
+}
+
+impl Upload {
+    fn check(&mut self, data: &[u8]) -> Result<(), Denial> {
+        self.sent += data.len() as u64;
+        if let Some(limit) = self.limit
+            && self.sent > limit
+        {
+            return Err(Denial::new(
+                http::StatusCode::PAYLOAD_TOO_LARGE,
+                DenyReason::Budget,
+                format!("the body is longer than the {limit} bytes that the rule allows"),
+            ));
+        }
+        if let Some(watch) = &mut self.watch
+            && let Some(secret) = watch.find(data)
+        {
+            return Err(crate::placeholder::misplaced(&secret, "the body"));
+        }
+        Ok(())
+    }
+}
+
+impl HttpBody for Upload {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let this = self.get_mut();
+        if let Some(denial) = this.stopped.get() {
+            return Poll::Ready(Some(Err(io::Error::other(denial.message.clone()))));
+        }
+        let frame = match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
+            None => return Poll::Ready(None),
+            Some(Err(error)) => return Poll::Ready(Some(Err(io::Error::other(error)))),
+            Some(Ok(frame)) => frame,
+        };
+        if let Some(data) = frame.data_ref() {
+            let judged = this.check(data);
+            if let Err(denial) = judged {
+                let error = io::Error::other(denial.message.clone());
+                // Set once: after it nothing is polled any more.
+                drop(this.stopped.set(denial));
+                return Poll::Ready(Some(Err(error)));
+            }
+            this.meter.add(data);
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// An upstream's body on its way to the client. Its end is the effect's end.
+pub(crate) struct Download {
+    body: Incoming,
+    meter: Arc<Meter>,
+    scrub: Option<Scrub>,
+    scrubber: Option<Scrubber>,
+    effect: Option<Effect>,
+    /// What comes behind the last bytes that the scrubber held back.
+    last: Option<Frame<Bytes>>,
+    ended: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Kept until the end: the flow's place, and what else must live as long.
+    _kept: (Ticket, Box<dyn Send>),
+}
+
+impl Download {
+    pub(crate) fn new(
+        body: Incoming,
+        effect: Effect,
+        scrub: Option<Scrub>,
+        ticket: Ticket,
+        kept: Box<dyn Send>,
+    ) -> Self {
+        Self {
+            meter: effect.received.clone(),
+            body,
+            scrubber: scrub.as_ref().map(Scrub::scrubber),
+            scrub,
+            effect: Some(effect),
+            last: None,
+            ended: Box::pin(ticket.ended.clone().cancelled_owned()),
+            _kept: (ticket, kept),
+        }
+    }
+
+    fn settle(&mut self, error: Option<String>) {
+        if let Some(effect) = self.effect.take() {
+            effect.settle(error);
+        }
+    }
+
+    /// Scrubs data; none where all of it is held back.
+    fn data(&mut self, data: Bytes) -> Option<Bytes> {
+        self.meter.add(&data);
+        let Some(scrubber) = &mut self.scrubber else {
+            return Some(data);
+        };
+        let mut out = Vec::with_capacity(data.len());
+        scrubber.push(&data, &mut out);
+        (!out.is_empty()).then(|| out.into())
+    }
+
+    /// Returns what the scrubber still holds, once.
+    fn rest(&mut self) -> Option<Bytes> {
+        let mut scrubber = self.scrubber.take()?;
+        let mut out = Vec::new();
+        scrubber.finish(&mut out);
+        (!out.is_empty()).then(|| out.into())
+    }
+}
+
+impl HttpBody for Download {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let this = self.get_mut();
+        if this.ended.as_mut().poll(cx).is_ready() {
+            let error = "the policy does not allow it any more";
+            this.settle(Some(error.to_owned()));
+            return Poll::Ready(Some(Err(io::Error::other(error))));
+        }
+        loop {
+            if let Some(last) = this.last.take() {
+                return Poll::Ready(Some(Ok(last)));
+            }
+            let frame = match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
+                Some(Ok(frame)) => frame,
+                Some(Err(error)) => {
+                    let error = crate::upstream::with_causes(&error);
+                    this.settle(Some(format!("the upstream broke off: {error}")));
+                    return Poll::Ready(Some(Err(io::Error::other(error))));
+                }
+                None => {
+                    if let Some(rest) = this.rest() {
+                        return Poll::Ready(Some(Ok(Frame::data(rest))));
+                    }
+                    this.settle(None);
+                    return Poll::Ready(None);
+                }
+            };
+            match frame.into_data() {
+                Ok(data) => {
+                    let Some(data) = this.data(data) else {
+                        continue;
+                    };
+                    if this.body.is_end_stream() && this.scrubber.is_none() {
+                        // Who knows the length does not ask again.
+                        this.settle(None);
+                    }
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                Err(other) => {
+                    let other = match other.into_trailers() {
+                        Ok(trailers) => Frame::trailers(this.trailers(trailers)),
+                        Err(unknown) => unknown,
+                    };
+                    if let Some(rest) = this.rest() {
+                        this.last = Some(other);
+                        return Poll::Ready(Some(Ok(Frame::data(rest))));
+                    }
+                    return Poll::Ready(Some(Ok(other)));
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream() && self.scrubber.is_none() && self.last.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        // Scrubbing keeps the length, but holds some of it back for a while.
+        if self.scrubber.is_some() {
+            SizeHint::default()
+        } else {
+            self.body.size_hint()
+        }
+    }
+}
+
+impl Download {
+    fn trailers(&self, mut trailers: HeaderMap) -> HeaderMap {
+        if let Some(scrub) = &self.scrub {
+            scrub.headers(&mut trailers);
+        }
+        trailers
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        let error = if self.body.is_end_stream() {
+            None
+        } else {
+            Some("the client went away before the end of the answer".to_owned())
+        };
+        self.settle(error);
+    }
+}

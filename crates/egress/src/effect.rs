@@ -1,0 +1,133 @@
+//! Effects: what left, journaled from its beginning to its end.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use http::StatusCode;
+use protocol::{DenyReason, EffectId, EffectKind, Event, Outgoing, Passed, SecretUse};
+
+use crate::deny::Denial;
+use crate::egress::Core;
+
+/// Counts bytes that pass, and their digest.
+#[derive(Debug, Default)]
+pub(crate) struct Meter(Mutex<Counted>);
+
+#[derive(Debug, Default)]
+struct Counted {
+    bytes: u64,
+    hash: Option<blake3::Hasher>,
+}
+
+impl Meter {
+    /// Takes bytes in, for count and digest.
+    pub(crate) fn add(&self, bytes: &[u8]) {
+        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counted.bytes += bytes.len() as u64;
+        counted.hash.get_or_insert_default().update(bytes);
+    }
+
+    /// Counts bytes that nobody will ask the digest of.
+    pub(crate) fn count(&self, bytes: usize) {
+        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counted.bytes += bytes as u64;
+    }
+
+    pub(crate) fn passed(&self) -> Passed {
+        let counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let digest = counted.hash.as_ref();
+        Passed {
+            bytes: counted.bytes,
+            digest: digest.map(|hash| hash.finalize().to_hex().to_string()),
+        }
+    }
+}
+
+/// One effect that has begun. Dropped without [`Effect::settle`] it is journaled as broken off.
+pub(crate) struct Effect {
+    core: Arc<Core>,
+    id: EffectId,
+    begun: Instant,
+    pub(crate) sent: Arc<Meter>,
+    pub(crate) received: Arc<Meter>,
+    pub(crate) status: Option<u16>,
+    settled: bool,
+}
+
+impl Effect {
+    /// Journals that something is about to leave: durably where it may change something, else as soon as its place is certain.
+    pub(crate) async fn begin(
+        core: &Arc<Core>,
+        request: Outgoing,
+        class: EffectKind,
+        rule: &str,
+        secrets: Vec<SecretUse>,
+    ) -> Result<Self, Denial> {
+        let id = effect_id();
+        let event = Event::EffectBegun {
+            effect: id.clone(),
+            request,
+            class,
+            rule: rule.to_owned(),
+            secrets,
+        };
+        let appended = match class {
+            EffectKind::Read => core.ledger.append_relaxed(vec![event]).await,
+            EffectKind::Write => core.ledger.append(vec![event]).await,
+        };
+        if let Err(error) = appended {
+            tracing::warn!(%error, "an effect could not be journaled, so the request is refused");
+            return Err(Denial::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                DenyReason::Upstream,
+                "the sandbox's journal takes nothing at the moment, and nothing leaves unless it is journaled; try again later",
+            ));
+        }
+        Ok(Self {
+            core: core.clone(),
+            id,
+            begun: Instant::now(),
+            sent: Arc::default(),
+            received: Arc::default(),
+            status: None,
+            settled: false,
+        })
+    }
+
+    /// Journals the end.
+    pub(crate) fn settle(mut self, error: Option<String>) {
+        self.end(error);
+    }
+
+    fn end(&mut self, error: Option<String>) {
+        if std::mem::replace(&mut self.settled, true) {
+            return;
+        }
+        let event = Event::EffectSettled {
+            effect: self.id.clone(),
+            status: self.status,
+            sent: self.sent.passed(),
+            received: self.received.passed(),
+            millis: u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+            error,
+        };
+        let ledger = self.core.ledger.clone();
+        let write = async move {
+            if let Err(error) = ledger.append_relaxed(vec![event]).await {
+                tracing::warn!(%error, "the end of an effect could not be journaled");
+            }
+        };
+        self.core.tasks.spawn_on(write, &self.core.runtime);
+    }
+}
+
+impl Drop for Effect {
+    fn drop(&mut self) {
+        self.end(Some("it was broken off before its end".to_owned()));
+    }
+}
+
+fn effect_id() -> EffectId {
+    let text = format!("e{:032x}", rand::random::<u128>());
+    text.parse().expect("a letter and hex digits are an id")
+}

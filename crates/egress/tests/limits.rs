@@ -1,0 +1,103 @@
+//! What one sandbox can use up.
+
+use http::Version;
+use protocol::{DenyReason, Event};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::client::{Answer, Http};
+use crate::origin::{Origin, flood, rule, text};
+use crate::world::{PATIENCE, World, door};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rules_budget_is_kept() {
+    let origin = Origin::tls(&["a.test"], true).await;
+    let limits = "limits = { upload = \"64KiB\", requests_per_minute = 4 }";
+    let world = World::new(&rule("r", "a.test", &origin, limits), &[origin.port]);
+    let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
+    let port = origin.port;
+    let small = http.ask("POST", "a.test", port, "/sink", &[], text("x".repeat(64 << 10))).await;
+    assert_eq!(small.status(), 200);
+    let large = http.ask("POST", "a.test", port, "/sink", &[], text("x".repeat((64 << 10) + 1))).await;
+    assert_eq!(large.status(), 413);
+    // Nobody says how long it is.
+    let endless = http.ask("POST", "a.test", port, "/sink", &[], flood(1 << 20)).await;
+    let endless = Answer::of(endless).await;
+    assert_eq!((endless.status, endless.denied_for()), (413, "budget"));
+    assert_eq!(http.get("a.test", port, "/").await.status, 200);
+    let answer = http.get("a.test", port, "/").await;
+    assert_eq!((answer.status, answer.denied_for()), (429, "budget"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heads_have_a_size() {
+    let origin = Origin::tls(&["a.test"], true).await;
+    let world = World::new(&rule("r", "a.test", &origin, "paths = [\"/**\"]"), &[origin.port]);
+    let port = origin.port;
+    let long = "y".repeat(40 << 10);
+    let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_11).await;
+    let answer = http.ask("GET", "a.test", port, "/", &[("x-long", &long)], text("")).await;
+    assert_eq!(answer.status(), 200);
+    drop(Answer::of(answer).await);
+    let longer = "y".repeat(80 << 10);
+    let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_11).await;
+    let answer = http.ask("GET", "a.test", port, "/", &[("x-long", &longer)], text("")).await;
+    assert_eq!(answer.status(), 400);
+    world.journal.denied(DenyReason::Protocol).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_that_say_nothing_do_not_keep_others_out() {
+    let origin = Origin::plain().await;
+    let world = World::new(&rule("r", "a.test", &origin, ""), &[origin.port]);
+    let mut held = Vec::new();
+    for number in 0..1100 {
+        let mut stream = TcpStream::connect(door(origin.port)).await.unwrap();
+        if number % 2 == 0 {
+            stream.write_all(b"GET / HT").await.unwrap();
+        }
+        held.push(stream);
+    }
+    // Those that are silent are closed after five seconds, and this one has its turn.
+    let mut stream = TcpStream::connect(door(origin.port)).await.unwrap();
+    let request = format!("GET / HTTP/1.1\r\nHost: a.test:{}\r\nConnection: close\r\n\r\n", origin.port);
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    timeout(PATIENCE, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_trickles_is_given_up() {
+    let origin = Origin::plain().await;
+    let world = World::new(&rule("r", "a.test", &origin, ""), &[origin.port]);
+    let mut stream = TcpStream::connect(door(origin.port)).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
+    let mut answer = String::new();
+    timeout(PATIENCE, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("10 seconds"), "{answer}");
+    drop(world);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loop_of_refused_requests_makes_few_events() {
+    let origin = Origin::tls(&["a.test"], true).await;
+    let world = World::new("", &[origin.port]);
+    let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
+    for _ in 0..300 {
+        assert_eq!(http.get("a.test", origin.port, "/").await.status, 403);
+    }
+    world.egress.close().await;
+    let mut events = 0;
+    let mut times = 0;
+    for event in world.journal.events() {
+        if let Event::EgressDenied { times: more, .. } = event {
+            events += 1;
+            times += more;
+        }
+    }
+    assert_eq!(times, 300);
+    assert!(events < 100, "{events} events");
+}
