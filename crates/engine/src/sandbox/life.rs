@@ -127,6 +127,9 @@ impl Sandbox {
             work: layout.work,
             state: self.dir.clone(),
             limits: self.state.spec.limits.clone(),
+            // Nobody serves doors yet, and a connection that nobody accepts would hang.
+            doors: None,
+            ca: None,
         };
         self.spawn_connect(Some(spec));
     }
