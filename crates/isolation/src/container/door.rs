@@ -28,6 +28,12 @@ const BACKLOG: i32 = 1024;
 /// Address families, in the one byte that a route has for it.
 const INET: u8 = 2;
 const INET6: u8 = 10;
+/// The loopback's number, in every network namespace.
+const LOOPBACK: u32 = 1;
+/// Addresses that nobody uses (the dummy address of RFC 7600, the discard prefix of RFC 6666). Without one beside 127.0.0.1 and
+/// ::1 the C library takes the machine for one without network, and `getaddrinfo` with `AI_ADDRCONFIG` finds no name.
+const PRESENT: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
+const PRESENT_V6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 8);
 /// The port at which names are asked for.
 const DNS: u16 = 53;
 /// The name of our `resolv.conf` among our files.
@@ -84,8 +90,10 @@ impl Doors {
     fn open() -> io::Result<Self> {
         let routes = netlink_socket(None)?;
         local_default(routes.as_fd(), INET)?;
+        add_address(routes.as_fd(), INET, &PRESENT.octets())?;
         // A kernel without IPv6, or told to do without: then there is no way for it, not even to here.
-        let _none: io::Result<()> = local_default(routes.as_fd(), INET6);
+        let _none: io::Result<()> = local_default(routes.as_fd(), INET6)
+            .and_then(|()| add_address(routes.as_fd(), INET6, &PRESENT_V6.octets()));
         let mut sockets = Vec::with_capacity(paths::DOOR_PORTS.len() + 2);
         for port in paths::DOOR_PORTS {
             sockets.push((tcp(port), listen(port)?));
@@ -209,35 +217,55 @@ fn netlink_socket(protocol: Option<Protocol>) -> io::Result<OwnedFd> {
 
 /// Makes every address of a family one of this machine's: `ip route add local default dev lo`.
 fn local_default(netlink: BorrowedFd<'_>, family: u8) -> io::Result<()> {
-    rustix::net::send(netlink, &new_route(family), SendFlags::empty())?;
-    let mut answer = [0; 128];
-    let (length, _) = rustix::net::recv(netlink, &mut answer, RecvFlags::empty())?;
-    acknowledged(&answer[..length])
-}
-
-/// `struct nlmsghdr`, `struct rtmsg` and one `struct rtattr`, as in <linux/rtnetlink.h>.
-fn new_route(family: u8) -> [u8; 36] {
-    const LENGTH: u32 = 36;
     const RTM_NEWROUTE: u16 = 24;
-    const REQUEST_ACK_EXCL_CREATE: u16 = 0x1 | 0x4 | 0x200 | 0x400;
     const RT_TABLE_LOCAL: u8 = 255;
     const RTPROT_BOOT: u8 = 3;
     const RT_SCOPE_HOST: u8 = 254;
     const RTN_LOCAL: u8 = 2;
     const RTA_OIF: u16 = 4;
-    /// Of the loopback, in every network namespace.
-    const LOOPBACK: u32 = 1;
-    let mut message = [0; 36];
-    message[0..4].copy_from_slice(&LENGTH.to_ne_bytes());
-    message[4..6].copy_from_slice(&RTM_NEWROUTE.to_ne_bytes());
+    // `struct rtmsg`: family, no prefix and no type of service, then these; no flags.
+    let [table, protocol, scope, kind] = [RT_TABLE_LOCAL, RTPROT_BOOT, RT_SCOPE_HOST, RTN_LOCAL];
+    let route = [family, 0, 0, 0, table, protocol, scope, kind, 0, 0, 0, 0];
+    create(netlink, RTM_NEWROUTE, &route, RTA_OIF, &LOOPBACK.to_ne_bytes())
+}
+
+/// Gives the loopback one more address, a single one: `ip address add ADDRESS dev lo`.
+fn add_address(netlink: BorrowedFd<'_>, family: u8, address: &[u8]) -> io::Result<()> {
+    const RTM_NEWADDR: u16 = 20;
+    const IFA_LOCAL: u16 = 2;
+    // `struct ifaddrmsg`: family, all bits are of the prefix, no flags, a scope that is everywhere, and the interface.
+    let bits = u8::try_from(address.len() * 8).map_err(io::Error::other)?;
+    let [a, b, c, d] = LOOPBACK.to_ne_bytes();
+    let head = [family, bits, 0, 0, a, b, c, d];
+    create(netlink, RTM_NEWADDR, &head, IFA_LOCAL, address)
+}
+
+/// Has the kernel make something, described by a structure and one attribute.
+fn create(
+    netlink: BorrowedFd<'_>,
+    kind: u16,
+    head: &[u8],
+    attribute: u16,
+    value: &[u8],
+) -> io::Result<()> {
+    const REQUEST_ACK_EXCL_CREATE: u16 = 0x1 | 0x4 | 0x200 | 0x400;
+    const HEADER: usize = 16;
+    const ATTRIBUTE_HEADER: u16 = 4;
+    let length = u16::try_from(value.len()).map_err(io::Error::other)? + ATTRIBUTE_HEADER;
+    let mut message = vec![0; HEADER];
+    message.extend_from_slice(head);
+    message.extend_from_slice(&length.to_ne_bytes());
+    message.extend_from_slice(&attribute.to_ne_bytes());
+    message.extend_from_slice(value);
+    // `struct nlmsghdr`; sequence number and port stay 0.
+    let total = u32::try_from(message.len()).map_err(io::Error::other)?;
+    message[0..4].copy_from_slice(&total.to_ne_bytes());
+    message[4..6].copy_from_slice(&kind.to_ne_bytes());
     message[6..8].copy_from_slice(&REQUEST_ACK_EXCL_CREATE.to_ne_bytes());
-    // Sequence number and port stay 0, and so do the lengths of the prefixes, the type of service and the flags.
-    message[16] = family;
-    message[20..24].copy_from_slice(&[RT_TABLE_LOCAL, RTPROT_BOOT, RT_SCOPE_HOST, RTN_LOCAL]);
-    message[28..30].copy_from_slice(&8_u16.to_ne_bytes());
-    message[30..32].copy_from_slice(&RTA_OIF.to_ne_bytes());
-    message[32..36].copy_from_slice(&LOOPBACK.to_ne_bytes());
-    message
+    rustix::net::send(netlink, &message, SendFlags::empty())?;
+    let mut answer = [0; 256];
+    let (length, _) = rustix::net::recv(netlink, &mut answer, RecvFlags::empty())?;
+    acknowledged(&answer[..length])
 }
 
 /// Reads `struct nlmsgerr`, whose number is 0 or a negative error.
