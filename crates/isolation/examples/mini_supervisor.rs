@@ -111,7 +111,8 @@ mod datagram {
             }
             let mut next = libc::CMSG_FIRSTHDR(&raw const message);
             while let Some(header) = next.as_ref() {
-                if (header.cmsg_level, header.cmsg_type) == (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) {
+                if (header.cmsg_level, header.cmsg_type) == (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO)
+                {
                     let to = libc::CMSG_DATA(next).cast::<libc::in6_pktinfo>();
                     let to = to.read_unaligned();
                     return Ok(Asked { from, to });

@@ -144,13 +144,7 @@ pub(crate) fn tell_destinations(socket: BorrowedFd<'_>, is_v6: bool) -> io::Resu
     for (level, option) in options.into_iter().take(1 + usize::from(is_v6)) {
         // SAFETY: the kernel reads one int, which lives over the call and whose size is given.
         let done = unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                level,
-                option,
-                (&raw const on).cast(),
-                4,
-            )
+            libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), 4)
         };
         if done != 0 {
             return Err(io::Error::last_os_error());

@@ -116,7 +116,10 @@ fn nothing_but_tcp_and_names_has_a_way_out() {
     for family in [2, 10] {
         // Raw sockets of any kind, and what asks for one in other words: SCTP, DCCP.
         for protocol in [0, 1, 6, 58, 255] {
-            assert_eq!(ada.errno(SOCKET, &format!(", {family}, 3, {protocol}")), EPERM);
+            assert_eq!(
+                ada.errno(SOCKET, &format!(", {family}, 3, {protocol}")),
+                EPERM
+            );
         }
         // SOCK_SEQPACKET, SOCK_DCCP, and with flags; SCTP, SMC, L2TP, DCCP, UDP-Lite by number.
         for (kind, protocol) in [
@@ -143,7 +146,10 @@ fn nothing_but_tcp_and_names_has_a_way_out() {
     assert_eq!(ada.errno(53, ", 30, 1, 0, 0"), EPERM);
     // Nobody inside may ask the kernel about sockets, or change the routes.
     assert_eq!(ada.errno(SOCKET, ", 16, 3, 4"), EPERM);
-    assert_ne!(ada.sh("ip route del local default table local").code, Some(0));
+    assert_ne!(
+        ada.sh("ip route del local default table local").code,
+        Some(0)
+    );
     assert_ne!(ada.sh("ip link set lo down").code, Some(0));
     assert_eq!(tcp(&ada, "1.2.3.4", 443), "1.2.3.4:443");
 }
@@ -213,8 +219,14 @@ fn names_are_asked_for_at_the_door_and_any_family_is_looked_for() {
     let cat = bea.run(&[protocol::paths::BIN, "cat", "/etc/resolv.conf"]);
     assert!(cat.out.contains("nameserver 127.0.0.1\n"), "{cat:?}");
     let ada = world.start_with(spec()).unwrap();
-    assert!(ada.says("cat /etc/resolv.conf").contains("nameserver 127.0.0.1\n"));
-    assert_ne!(ada.sh("echo nameserver 8.8.8.8 > /etc/resolv.conf").code, Some(0));
+    assert!(
+        ada.says("cat /etc/resolv.conf")
+            .contains("nameserver 127.0.0.1\n")
+    );
+    assert_ne!(
+        ada.sh("echo nameserver 8.8.8.8 > /etc/resolv.conf").code,
+        Some(0)
+    );
     // The workspace has nothing of it.
     assert!(!ada.spec.upper.join("etc/resolv.conf").exists());
     let looked = "use Socket qw(:all); for (AF_INET, AF_INET6) { my ($e) = getaddrinfo($_ == AF_INET ? '1.2.3.4' : '2001:db8::1', 80, \
@@ -227,7 +239,11 @@ fn names_are_asked_for_at_the_door_and_any_family_is_looked_for() {
 #[test]
 fn impossible_doors_are_refused_in_words() {
     let world = World::new();
-    for ports in [vec![0], vec![protocol::paths::MODEL_PORT], (1000..1200).collect()] {
+    for ports in [
+        vec![0],
+        vec![protocol::paths::MODEL_PORT],
+        (1000..1200).collect(),
+    ] {
         let doors = Some(ports);
         let spec = world.spec();
         let error = world.start_with(StartSpec { doors, ..spec }).err().unwrap();
@@ -290,7 +306,10 @@ fn its_authority_is_trusted_beside_those_of_the_image() {
     drop(bea);
     let bea = world.start_with(StartSpec { ca, ..spec }).unwrap();
     assert_eq!(bea.says("cat /run/durable/ca.pem"), "ours");
-    assert_eq!(bea.says("tail -n 1 /etc/ssl/certs/ca-certificates.crt"), "ours");
+    assert_eq!(
+        bea.says("tail -n 1 /etc/ssl/certs/ca-certificates.crt"),
+        "ours"
+    );
     for script in [
         "echo evil > /run/durable/ca-bundle.pem",
         "echo evil > /etc/ssl/certs/ca-certificates.crt",

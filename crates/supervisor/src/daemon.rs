@@ -74,9 +74,7 @@ impl Connection {
         let _served: io::Result<()> = match first {
             ToSupervisor::Files { epoch, user } => files::serve(core, stream, epoch, user).await,
             ToSupervisor::Doors { epoch } => doors::hand_out(&core, stream, epoch),
-            ToSupervisor::Listen { epoch, ports } => {
-                doors::listen_at(&core, stream, epoch, &ports)
-            }
+            ToSupervisor::Listen { epoch, ports } => doors::listen_at(&core, stream, epoch, &ports),
             ToSupervisor::Owner {
                 epoch,
                 client,

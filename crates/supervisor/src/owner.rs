@@ -105,9 +105,7 @@ impl Search {
 fn said(proc: &Proc, pid: i32) -> Option<OpId> {
     let environ = proc.environ(pid)?;
     environ.split(|byte| *byte == 0).find_map(|entry| {
-        let value = std::str::from_utf8(entry)
-            .ok()?
-            .strip_prefix(OP_VARIABLE)?;
+        let value = std::str::from_utf8(entry).ok()?.strip_prefix(OP_VARIABLE)?;
         value.strip_prefix('=')?.parse().ok()
     })
 }

@@ -60,7 +60,8 @@ pub(crate) fn run(mut handles: Handles) -> Result<(), Error> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(setup("adopt orphans"))?;
     let proc = Arc::new(Proc::open().map_err(setup("open /proc"))?);
-    let launcher = Launcher::new(nofile, handles.has_ca).map_err(setup("prepare the starting of programs"))?;
+    let launcher =
+        Launcher::new(nofile, handles.has_ca).map_err(setup("prepare the starting of programs"))?;
     harden::children_get_little().map_err(setup("give up privileges"))?;
     rustix::process::fchdir(&handles.state).map_err(setup("enter the state directory"))?;
     let spool = Spool::open(&handles.state, handles.limits.spool_bytes)

@@ -118,11 +118,7 @@ async fn ask(state: &Path, epoch: Epoch, request: &ToSupervisor) -> Result<Answe
     }
 }
 
-fn receive(
-    socket: &UnixStream,
-    input: &mut BytesMut,
-    fds: &mut Vec<OwnedFd>,
-) -> io::Result<usize> {
+fn receive(socket: &UnixStream, input: &mut BytesMut, fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut bytes = [0; 8 << 10];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DOORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

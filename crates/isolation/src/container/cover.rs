@@ -18,11 +18,7 @@ pub(super) fn write(at: BorrowedFd<'_>, name: &str, text: &[u8]) -> io::Result<(
 }
 
 /// Mounts file `name` of `ours`, a mounted directory, over what `point` refers to.
-pub(super) fn attach(
-    point: BorrowedFd<'_>,
-    ours: BorrowedFd<'_>,
-    name: &str,
-) -> Result<(), Error> {
+pub(super) fn attach(point: BorrowedFd<'_>, ours: BorrowedFd<'_>, name: &str) -> Result<(), Error> {
     let failed = |e: io::Error| Error::step(format!("put {name} over the image's"), e);
     // From a mount that is attached: only newer kernels clone from one that is not.
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;

@@ -226,7 +226,13 @@ fn local_default(netlink: BorrowedFd<'_>, family: u8) -> io::Result<()> {
     // `struct rtmsg`: family, no prefix and no type of service, then these; no flags.
     let [table, protocol, scope, kind] = [RT_TABLE_LOCAL, RTPROT_BOOT, RT_SCOPE_HOST, RTN_LOCAL];
     let route = [family, 0, 0, 0, table, protocol, scope, kind, 0, 0, 0, 0];
-    create(netlink, RTM_NEWROUTE, &route, RTA_OIF, &LOOPBACK.to_ne_bytes())
+    create(
+        netlink,
+        RTM_NEWROUTE,
+        &route,
+        RTA_OIF,
+        &LOOPBACK.to_ne_bytes(),
+    )
 }
 
 /// Gives the loopback one more address, a single one: `ip address add ADDRESS dev lo`.

@@ -187,14 +187,7 @@ mod tests {
         symlink(dir.path().join("file"), inside.join("abs")).unwrap();
         let pipe = inside.join("pipe");
         let mode = Mode::from_raw_mode(0o600);
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            pipe,
-            rustix::fs::FileType::Fifo,
-            mode,
-            0,
-        )
-        .unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         let read = |path: &str, most| root.read(Path::new(path), most);
         assert_eq!(read("/file", 6), Some(b"inside".to_vec()));
         assert_eq!(read("/up", 6), Some(b"inside".to_vec()));

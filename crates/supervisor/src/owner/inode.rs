@@ -112,14 +112,16 @@ fn understand(answer: &[u8], request: &[u8; 72]) -> io::Result<Option<u64>> {
 }
 
 fn look_up(proc: &Proc, own: SocketAddr, peer: SocketAddr) -> Option<u64> {
-    ["self/net/tcp", "self/net/tcp6"].into_iter().find_map(|table| {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(proc.dir(), table, flags, Mode::empty()).ok()?;
-        let lines = BufReader::new(File::from(file)).lines();
-        lines
-            .map_while(Result::ok)
-            .find_map(|line| in_line(&line, own, peer))
-    })
+    ["self/net/tcp", "self/net/tcp6"]
+        .into_iter()
+        .find_map(|table| {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            let file = rustix::fs::openat(proc.dir(), table, flags, Mode::empty()).ok()?;
+            let lines = BufReader::new(File::from(file)).lines();
+            lines
+                .map_while(Result::ok)
+                .find_map(|line| in_line(&line, own, peer))
+        })
 }
 
 /// `sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode …`

@@ -35,7 +35,10 @@ fn doors(world: &World, epoch: u64) -> Doors {
         found.udp.local_addr().unwrap().port(),
         found.proxy.local_addr().unwrap().port(),
     ];
-    assert_eq!(doors.iter().map(|door| door.port).collect::<Vec<_>>(), ports);
+    assert_eq!(
+        doors.iter().map(|door| door.port).collect::<Vec<_>>(),
+        ports
+    );
     found
 }
 
@@ -131,7 +134,10 @@ fn further_doors_open_while_it_runs_and_a_taken_port_is_told() {
     assert_eq!(doors, [Door { kind, port }]);
     let ports: Vec<u16> = unopened.iter().map(|u| u.port).collect();
     assert_eq!(ports, [taken_port, 0]);
-    assert!(unopened[0].problem.contains("has this port"), "{unopened:?}");
+    assert!(
+        unopened[0].problem.contains("has this port"),
+        "{unopened:?}"
+    );
     let listener = TcpListener::from(fds.remove(0));
     let _client = TcpStream::connect(("127.0.0.1", port)).unwrap();
     listener.set_nonblocking(false).unwrap();
@@ -162,7 +168,10 @@ fn a_sandbox_without_doors_says_so() {
     let FromSupervisor::Doors { unopened, .. } = answer else {
         panic!("{answer:?}");
     };
-    assert!(unopened[0].problem.contains("without doors"), "{unopened:?}");
+    assert!(
+        unopened[0].problem.contains("without doors"),
+        "{unopened:?}"
+    );
     daemon.run("a", sh("echo ${SSL_CERT_FILE-unset}"));
     assert_eq!(world.stdout("a"), "unset\n");
 }

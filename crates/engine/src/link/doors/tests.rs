@@ -30,13 +30,20 @@ impl World {
             eprintln!("SKIPPED: sandboxes in tests need root");
             return None;
         }
-        let home = tempfile::Builder::new().prefix("engine-").tempdir().unwrap();
+        let home = tempfile::Builder::new()
+            .prefix("engine-")
+            .tempdir()
+            .unwrap();
         let at = |name: &str| home.path().join(name);
         for dir in ["upper", "work", "state"] {
             std::fs::create_dir(at(dir)).unwrap();
         }
         let tests = std::env::current_exe().unwrap();
-        let binary = tests.ancestors().nth(2).unwrap().join("examples/supervisor");
+        let binary = tests
+            .ancestors()
+            .nth(2)
+            .unwrap()
+            .join("examples/supervisor");
         assert!(
             binary.exists(),
             "{} is missing: `cargo build -p durable-engine --examples`",
@@ -178,7 +185,10 @@ async fn a_connection_waits_for_the_next_daemon_and_the_one_before_gets_nothing(
     let Some(world) = World::new() else { return };
     let mut daemon = world.daemon(1).await;
     let held = world.listener(1, 443).await;
-    daemon.start("early", "exec 3<>/dev/tcp/1.2.3.4/443; echo hello >&3; echo on; cat <&3");
+    daemon.start(
+        "early",
+        "exec 3<>/dev/tcp/1.2.3.4/443; echo hello >&3; echo on; cat <&3",
+    );
     // The kernel has made the connection, and nobody has accepted it.
     daemon.output("early").await;
     drop((daemon, held));
@@ -190,7 +200,10 @@ async fn a_connection_waits_for_the_next_daemon_and_the_one_before_gets_nothing(
     let (mut accepted, _) = listener.accept().await.unwrap();
     let mut said = [0; 6];
     accepted.read_exact(&mut said).await.unwrap();
-    assert_eq!((&said, wanted(&accepted).as_str()), (b"hello\n", "1.2.3.4:443"));
+    assert_eq!(
+        (&said, wanted(&accepted).as_str()),
+        (b"hello\n", "1.2.3.4:443")
+    );
     assert_eq!(
         world.owner(2, &accepted).await,
         Some("early".parse().unwrap())
