@@ -43,6 +43,11 @@ pub(crate) fn supervise() -> i32 {
         control: entered.control,
         model: Some(entered.model),
         shim: entered.shim,
+        doors: entered.doors.map(|doors| supervisor::Doors {
+            sockets: doors.sockets,
+            diag: doors.diag,
+        }),
+        has_ca: entered.has_ca,
         ready: Some(entered.ready),
         limits: entered.limits,
     })
@@ -172,7 +177,11 @@ fn open(options: &Serve, data: &Path) -> Result<Shared, ApiError> {
                 .to_owned(),
         )
     })?;
-    level.warm(&binary, &["__supervisor".to_owned()]);
+    level.warm(
+        &binary,
+        &["__supervisor".to_owned()],
+        isolation::Network::Loopback,
+    );
     level.guard_with(&binary, &["__thaw".to_owned()]);
     let relay_dir = data.join("models");
     let socket = data.join("relay.sock");

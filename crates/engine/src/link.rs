@@ -2,6 +2,9 @@
 //!
 //! A link is up only after the fence was answered. What arrives goes to the sandbox's own task; when the connection ends
 //! that task is told once, and finds out itself whether the supervisor or only the connection is gone.
+//! Beside it there are connections for one request each ([`doors`]).
+
+mod doors;
 
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -85,10 +88,7 @@ pub(crate) async fn open(
     state: &Path,
     epoch: Epoch,
 ) -> Result<(Link, Fenced, mpsc::Receiver<FromSupervisor>), Error> {
-    let unreachable = |source| Error::Unreachable {
-        path: state.join("control.sock").display().to_string(),
-        source,
-    };
+    let unreachable = |source| unreachable(state, source);
     let mut socket = connect(state, protocol::paths::state::CONTROL)
         .await
         .map_err(unreachable)?;
@@ -148,6 +148,13 @@ pub(crate) async fn open(
         }
     });
     Ok((Link { frames }, fenced, heard))
+}
+
+fn unreachable(state: &Path, source: io::Error) -> Error {
+    Error::Unreachable {
+        path: state.join("control.sock").display().to_string(),
+        source,
+    }
 }
 
 fn encode(frame: &ToSupervisor, out: &mut BytesMut) -> Result<(), Error> {

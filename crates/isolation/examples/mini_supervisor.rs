@@ -1,20 +1,24 @@
 //! The smallest PID 1 that a sandbox can have: runs commands that it is sent and answers with their output.
 //!
 //! A request is one line of JSON, `{"argv": [...], "uid": 0}`; the answer is one, `{"code", "signal", "out", "err"}`.
+//! Whoever comes to a door is told where to: a line with the address that was asked for, and a datagram from there with it.
 //! With the single argument `refuse` it enters and ends without serving. As `ls PATH` and `cat PATH` it is the one program
 //! in an image that has no other.
 
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a program, not a library"
+    clippy::cast_possible_truncation,
+    reason = "a program, not a library; the sizes of two small structures"
 )]
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 
+use protocol::control::DoorKind;
 use serde_json::{Value, json};
 
 fn main() {
@@ -41,8 +45,116 @@ fn main() {
     let _told = ready.write_all(b"1");
     drop(ready);
     let _kept = (entered.state, entered.model, entered.shim);
+    for (door, socket) in entered.doors.into_iter().flat_map(|doors| doors.sockets) {
+        std::thread::spawn(move || match door.kind {
+            DoorKind::Udp => answer(&socket.into()),
+            DoorKind::Tcp | DoorKind::Proxy => tell(&socket.into()),
+        });
+    }
     for connection in entered.control.incoming().flatten() {
         std::thread::spawn(move || serve(connection));
+    }
+}
+
+fn tell(listener: &TcpListener) {
+    // They come as they are for an event loop.
+    let _blocks = listener.set_nonblocking(false);
+    for mut connection in listener.incoming().flatten() {
+        if let Ok(address) = connection.local_addr() {
+            let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+            let _told = writeln!(connection, "{address}");
+        }
+    }
+}
+
+fn answer(socket: &UdpSocket) {
+    let _blocks = socket.set_nonblocking(false);
+    while let Ok(asked) = datagram::receive(socket) {
+        let text = Ipv6Addr::from(asked.to.ipi6_addr.s6_addr).to_canonical();
+        let _told = datagram::send(socket, &asked, text.to_string().as_bytes());
+    }
+}
+
+/// Datagrams with the address that they were sent to, which the standard library does not tell.
+mod datagram {
+    use std::io;
+    use std::net::UdpSocket;
+    use std::os::fd::AsRawFd;
+
+    pub(super) struct Asked {
+        from: libc::sockaddr_in6,
+        pub(super) to: libc::in6_pktinfo,
+    }
+
+    #[repr(C, align(8))]
+    struct Control([u8; 256]);
+
+    pub(super) fn receive(socket: &UdpSocket) -> io::Result<Asked> {
+        let (mut bytes, mut control) = ([0_u8; 512], Control([0; 256]));
+        let mut part = libc::iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: bytes.len(),
+        };
+        // SAFETY: all of these are plain data for which zeros are valid; what the kernel writes to lives over the call, and
+        // control messages are walked by the C library's own rules, as far as the kernel says that they go.
+        unsafe {
+            let mut from: libc::sockaddr_in6 = std::mem::zeroed();
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_name = (&raw mut from).cast();
+            message.msg_namelen = size_of_val(&from) as libc::socklen_t;
+            message.msg_iov = &raw mut part;
+            message.msg_iovlen = 1;
+            message.msg_control = control.0.as_mut_ptr().cast();
+            message.msg_controllen = control.0.len();
+            if libc::recvmsg(socket.as_raw_fd(), &raw mut message, 0) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let mut next = libc::CMSG_FIRSTHDR(&raw const message);
+            while let Some(header) = next.as_ref() {
+                if (header.cmsg_level, header.cmsg_type) == (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO)
+                {
+                    let to = libc::CMSG_DATA(next).cast::<libc::in6_pktinfo>();
+                    let to = to.read_unaligned();
+                    return Ok(Asked { from, to });
+                }
+                next = libc::CMSG_NXTHDR(&raw const message, next);
+            }
+        }
+        Err(io::Error::other("the kernel does not tell where to"))
+    }
+
+    pub(super) fn send(socket: &UdpSocket, asked: &Asked, text: &[u8]) -> io::Result<()> {
+        let mut control = Control([0; 256]);
+        let mut part = libc::iovec {
+            iov_base: text.as_ptr().cast_mut().cast(),
+            iov_len: text.len(),
+        };
+        let info = libc::in6_pktinfo {
+            ipi6_addr: asked.to.ipi6_addr,
+            ipi6_ifindex: 0,
+        };
+        let mut to = asked.from;
+        // SAFETY: as above; `control` has room for one message of this size.
+        unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_name = (&raw mut to).cast();
+            message.msg_namelen = size_of_val(&to) as libc::socklen_t;
+            message.msg_iov = &raw mut part;
+            message.msg_iovlen = 1;
+            message.msg_control = control.0.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(size_of_val(&info) as u32) as usize;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::IPPROTO_IPV6;
+            (*header).cmsg_type = libc::IPV6_PKTINFO;
+            (*header).cmsg_len = libc::CMSG_LEN(size_of_val(&info) as u32) as usize;
+            libc::CMSG_DATA(header)
+                .cast::<libc::in6_pktinfo>()
+                .write_unaligned(info);
+            if libc::sendmsg(socket.as_raw_fd(), &raw const message, 0) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! How long does a start take, from the call to a supervisor that serves? Held against `bwrap` and a bare spawn.
 //!
-//! `cargo run --release -p durable-isolation --example start_time [RUNS]`, as root. Needs the example `mini_supervisor`
-//! beside it. Everything is interleaved; medians and the fifth and ninety-fifth percentile in milliseconds.
+//! `cargo run --release -p durable-isolation --example start_time [RUNS] [doors]`, as root. Needs the example
+//! `mini_supervisor` beside it. With `doors` the sandboxes have some. Everything is interleaved; medians and the fifth and ninety-fifth percentile in milliseconds.
 
 #![expect(clippy::print_stdout, reason = "a program, not a library")]
 
@@ -17,13 +17,14 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> Outcome<()> {
     let runs: u64 = std::env::args().nth(1).map_or(Ok(100), |n| n.parse())?;
+    let doors = std::env::args().nth(2).is_some_and(|word| word == "doors");
     let supervisor = std::env::current_exe()?.with_file_name("mini_supervisor");
     let home = std::env::temp_dir().join(format!("isolation-start-{}", std::process::id()));
     std::fs::create_dir(&home)?;
     let level = Container::new(&home)?;
     let (mut warm, mut cold, mut bwrap, mut bare) = (vec![], vec![], vec![], vec![]);
     for nth in 0..runs {
-        let spec = spec(&home, nth, &supervisor)?;
+        let spec = spec(&home, nth, &supervisor, doors)?;
         pause();
         let began = Instant::now();
         let running = level.start(&spec)?;
@@ -72,7 +73,7 @@ fn pause() {
     std::thread::sleep(Duration::from_millis(60));
 }
 
-fn spec(home: &Path, nth: u64, supervisor: &Path) -> Outcome<StartSpec> {
+fn spec(home: &Path, nth: u64, supervisor: &Path, doors: bool) -> Outcome<StartSpec> {
     let own = home.join(nth.to_string());
     for dir in ["upper", "work", "state"] {
         std::fs::create_dir_all(own.join(dir))?;
@@ -88,6 +89,8 @@ fn spec(home: &Path, nth: u64, supervisor: &Path) -> Outcome<StartSpec> {
         work: own.join("work"),
         state: own.join("state"),
         limits: Limits::default(),
+        doors: doors.then(Vec::new),
+        ca: None,
     })
 }
 

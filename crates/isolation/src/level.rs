@@ -30,6 +30,31 @@ pub struct StartSpec {
     pub state: PathBuf,
     /// What it may use.
     pub limits: Limits,
+    /// TCP ports at which connections to any address end at its doors, beside those of [`protocol::paths::DOOR_PORTS`].
+    /// None: no doors at all, and nothing but the loopback can be reached.
+    pub doors: Option<Vec<u16>>,
+    /// The certificate of the authority that it is to trust beside those of its image, PEM.
+    pub ca: Option<String>,
+}
+
+impl StartSpec {
+    /// Returns the network that it is to have.
+    #[must_use]
+    pub fn network(&self) -> Network {
+        match self.doors {
+            Some(_) => Network::Doors,
+            None => Network::Loopback,
+        }
+    }
+}
+
+/// What a sandbox can reach beside itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Network {
+    /// Nothing.
+    Loopback,
+    /// Its doors, whatever address it asks for.
+    Doors,
 }
 
 /// PID 1 of a sandbox, identified so that a recycled pid is never taken for it.

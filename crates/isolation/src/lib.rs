@@ -9,4 +9,4 @@ mod level;
 mod sys;
 
 pub use error::Error;
-pub use level::{Check, Frozen, Level, Running, StartSpec, Swept, Verdict};
+pub use level::{Check, Frozen, Level, Network, Running, StartSpec, Swept, Verdict};

@@ -132,3 +132,23 @@ pub(crate) fn loopback_up(socket: BorrowedFd<'_>) -> io::Result<()> {
         Err(io::Error::last_os_error())
     }
 }
+
+/// Has a socket for datagrams tell with each of them where it was sent to (`IP_PKTINFO`, `IPV6_PKTINFO`).
+pub(crate) fn tell_destinations(socket: BorrowedFd<'_>, is_v6: bool) -> io::Result<()> {
+    // One of both families tells of IPv4 in either form.
+    let options = [
+        (libc::IPPROTO_IP, libc::IP_PKTINFO),
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+    ];
+    let on: libc::c_int = 1;
+    for (level, option) in options.into_iter().take(1 + usize::from(is_v6)) {
+        // SAFETY: the kernel reads one int, which lives over the call and whose size is given.
+        let done = unsafe {
+            libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), 4)
+        };
+        if done != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}

@@ -194,6 +194,19 @@ fn what_tells_of_or_changes_the_machine_is_closed() {
         "head -c 1 /proc/kcore | grep -q .",
         "grep -q . /proc/keys",
         "grep -q . /proc/timer_list",
+        "grep -q . /proc/interrupts",
+        "dd if=/proc/kmsg of=/dev/null bs=1 count=1 iflag=nonblock",
+        "dd if=/proc/kpageflags of=/dev/null bs=8 count=1",
+        "cat /proc/slabinfo",
+        "cat /proc/vmallocinfo",
+        "ls /proc/acpi | grep -q .",
+        "ls /sys | grep -q .",
+        "mkdir /sys/x",
+        "echo 1 > /proc/irq/default_smp_affinity",
+        "echo 1 > /proc/fs/x",
+        "echo 1 > /proc/bus/x",
+        "grep -q cgroup /proc/self/mountinfo",
+        "grep -q debugfs /proc/self/mountinfo",
         "mount -t tmpfs x /mnt",
         "mount -o remount,rw /usr",
         "umount /proc/sys",
@@ -278,6 +291,11 @@ fn system_calls_that_reach_into_the_kernel_are_refused() {
             EPERM,
             "family {family}"
         );
+    }
+    // nfnetlink, generic netlink, uevents, audit, crypto.
+    for protocol in [12, 16, 15, 9, 21] {
+        let args = format!(", 16, 3, {protocol}");
+        assert_eq!(ada.errno(41, &args), EPERM, "netlink {protocol}");
     }
     for (family, kind) in [(1, 1), (2, 1), (10, 1), (16, 3)] {
         assert_eq!(

@@ -7,6 +7,7 @@
 )]
 
 mod boundary;
+mod door;
 mod hostile;
 mod life;
 mod limits;

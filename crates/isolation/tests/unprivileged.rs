@@ -138,6 +138,17 @@ fn alone() {
 }
 
 #[test]
+fn a_user_alone_gets_doors() {
+    run_as_user("doors_alone", "");
+}
+
+#[test]
+#[ignore = "run as another user by the test above"]
+fn doors_alone() {
+    crate::door::works(&world());
+}
+
+#[test]
 fn a_user_with_delegated_ids_gets_all_users() {
     if Command::new("newuidmap").output().is_err() {
         eprintln!("SKIPPED: newuidmap is missing (package uidmap)");

@@ -91,6 +91,8 @@ impl World {
             work: own.join("work"),
             state: own.join("state"),
             limits: Limits::default(),
+            doors: None,
+            ca: None,
         }
     }
 

@@ -3,6 +3,11 @@
 //! One frame is `u32 length (LE) | u32 CRC-32 | JSON`. The daemon opens with [`ToSupervisor::Fence`]; until it is answered
 //! with [`FromSupervisor::Fenced`] nothing else is obeyed. One daemon at a time: a newer fence ends the older connection.
 //! Output never travels here: the daemon reads the spool files itself, [`FromSupervisor::Output`] says how far they reach.
+//!
+//! A connection that opens with [`ToSupervisor::Files`], [`ToSupervisor::Doors`], [`ToSupervisor::Listen`] or
+//! [`ToSupervisor::Owner`] instead is for that one request, and needs the epoch of a daemon that has fenced.
+
+use std::net::SocketAddr;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -14,6 +19,39 @@ use crate::{Boot, CodecError, Epoch, Head, Offset, OpId, Settlement, TtySize, ba
 pub const MAX_FRAME: usize = 4 << 20;
 /// The most stdin in one [`ToSupervisor::Stdin`].
 pub const MAX_STDIN_CHUNK: usize = 256 << 10;
+
+/// The most sockets that one sandbox has for what leaves it; all of them fit into one message of the kernel's.
+pub const MAX_DOORS: usize = 128;
+
+/// A socket of a sandbox at which what leaves it ends. Its descriptor travels beside, in the same order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Door {
+    /// What arrives there.
+    pub kind: DoorKind,
+    /// The port, on every address; that of the proxy on the loopback only.
+    pub port: u16,
+}
+
+/// What arrives at a door.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DoorKind {
+    /// Connections to any address: an accepted socket's own address is the one that was asked for.
+    Tcp,
+    /// Datagrams to any address, which comes beside each as packet information; an answer is sent from it.
+    Udp,
+    /// Connections of clients that want a proxy.
+    Proxy,
+}
+
+/// A port that could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unopened {
+    /// Which.
+    pub port: u16,
+    /// Why, in words for people.
+    pub problem: String,
+}
 
 /// From the daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,6 +70,29 @@ pub enum ToSupervisor {
         epoch: Epoch,
         /// With whose rights; none is root.
         user: Option<String>,
+    },
+    /// Instead of a fence: hand out the doors. Answer [`FromSupervisor::Doors`] with their descriptors, or
+    /// [`FromSupervisor::Refused`] for an epoch that is not obeyed.
+    Doors {
+        /// The daemon's epoch.
+        epoch: Epoch,
+    },
+    /// Instead of a fence: open further doors for TCP, and hand out all that were asked for. The answer is that of `Doors`.
+    Listen {
+        /// The daemon's epoch.
+        epoch: Epoch,
+        /// Those that are open already are only handed out.
+        ports: Vec<u16>,
+    },
+    /// Instead of a fence: which operation holds the client's end of this TCP connection? Answer
+    /// [`FromSupervisor::Owner`], or [`FromSupervisor::Refused`] for an epoch that is not obeyed.
+    Owner {
+        /// The daemon's epoch.
+        epoch: Epoch,
+        /// The address of the client's end.
+        client: SocketAddr,
+        /// The address of the accepted end.
+        server: SocketAddr,
     },
     /// Is this command startable? Changes nothing; answer [`FromSupervisor::Checked`].
     Check {
@@ -143,6 +204,19 @@ pub enum FromSupervisor {
         passing: bool,
         /// Why, in words for people.
         problem: String,
+    },
+    /// Here are doors; as many descriptors as there are in `doors` come with this message.
+    Doors {
+        /// Which, in the order of the descriptors. None at all in a sandbox that was started without.
+        doors: Vec<Door>,
+        /// What of a `Listen` could not be opened.
+        unopened: Vec<Unopened>,
+    },
+    /// The answer to `Owner`.
+    Owner {
+        /// None where no process holds it any more, or none of an operation. What a process says of itself is believed
+        /// only where its ancestors do not tell.
+        op: Option<OpId>,
     },
     /// The answer to `Check`.
     Checked {
@@ -268,6 +342,28 @@ mod tests {
             }
         }
         assert_eq!(got, sent);
+    }
+
+    #[test]
+    fn addresses_and_doors_survive() {
+        let mut wire = BytesMut::new();
+        let ask = ToSupervisor::Owner {
+            epoch: Epoch(3),
+            client: "[2001:db8::1]:40000".parse().unwrap(),
+            server: "1.2.3.4:443".parse().unwrap(),
+        };
+        encode(&ask, &mut wire).unwrap();
+        assert_eq!(decode(&mut wire), Ok(Some(ask)));
+        let kinds = [DoorKind::Tcp, DoorKind::Udp, DoorKind::Proxy];
+        let say = FromSupervisor::Doors {
+            doors: kinds.map(|kind| Door { kind, port: 53 }).to_vec(),
+            unopened: vec![Unopened {
+                port: 1,
+                problem: "taken".to_owned(),
+            }],
+        };
+        encode(&say, &mut wire).unwrap();
+        assert_eq!(decode(&mut wire), Ok(Some(say)));
     }
 
     #[test]

@@ -56,6 +56,8 @@ fn supervise(dir: &Path) -> Result<i32> {
         state: OwnedFd::from(std::fs::File::open(&state)?),
         model: Some(TcpListener::bind("127.0.0.1:0")?),
         ready: Some(std::io::stdout().as_fd().try_clone_to_owned()?),
+        doors: None,
+        has_ca: false,
         limits: protocol::Limits::default(),
     }))
 }

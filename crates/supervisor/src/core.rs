@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use protocol::{Boot, Epoch, Head};
 
+use crate::doors::Doors;
 use crate::files::Helpers;
 use crate::launch::Launcher;
 use crate::ledger::Ledger;
 use crate::ops::Ops;
 use crate::outbox::Link;
+use crate::owner::Owners;
 use crate::reaper::Reaper;
 use crate::shims::Shims;
 use crate::spool::Spool;
@@ -25,11 +27,15 @@ pub(crate) struct Core {
     pub(crate) ledger: Ledger,
     pub(crate) launcher: Launcher,
     pub(crate) spool: Arc<Spool>,
-    pub(crate) proc: Proc,
+    pub(crate) proc: Arc<Proc>,
     pub(crate) reaper: Rc<Reaper>,
     pub(crate) ops: Ops,
     pub(crate) link: Link,
     pub(crate) shims: Shims,
+    /// Where what leaves the sandbox ends.
+    pub(crate) doors: Doors,
+    /// Whose the connections are that end there.
+    pub(crate) owners: Owners,
     /// Those that serve files to the daemon.
     pub(crate) helpers: Helpers,
     /// Set by the order to end: nothing new is started.

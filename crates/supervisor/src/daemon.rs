@@ -16,7 +16,7 @@ use crate::core::Core;
 use crate::ops::{Order, State};
 use crate::outbox::Outbox;
 use crate::shims::Answer;
-use crate::{files, run};
+use crate::{doors, files, owner, run};
 
 /// Accepts daemons for ever. `shutdown` gets the grace of an order to end.
 pub(crate) async fn serve(
@@ -69,12 +69,22 @@ impl Connection {
                 return;
             }
         };
-        if let ToSupervisor::Files { epoch, user } = first {
-            // The daemon sees by the connection's end that there is no helper.
-            let _served: io::Result<()> = files::serve(self.core, stream, epoch, user).await;
-        } else {
-            self.run(stream, first, input).await;
-        }
+        let core = Rc::clone(&self.core);
+        // The daemon sees by the connection's end that there is no answer.
+        let _served: io::Result<()> = match first {
+            ToSupervisor::Files { epoch, user } => files::serve(core, stream, epoch, user).await,
+            ToSupervisor::Doors { epoch } => doors::hand_out(&core, stream, epoch),
+            ToSupervisor::Listen { epoch, ports } => doors::listen_at(&core, stream, epoch, &ports),
+            ToSupervisor::Owner {
+                epoch,
+                client,
+                server,
+            } => owner::answer(core, stream, epoch, client, server).await,
+            first => {
+                self.run(stream, first, input).await;
+                Ok(())
+            }
+        };
     }
 
     async fn run(self, stream: UnixStream, first: ToSupervisor, input: BytesMut) {
@@ -198,8 +208,12 @@ impl Connection {
     fn obey(&self, message: ToSupervisor) {
         let core = &self.core;
         match message {
-            // Taken before; the second is never on a connection like this.
-            ToSupervisor::Fence { .. } | ToSupervisor::Files { .. } => {}
+            // Taken before; the others are never on a connection like this.
+            ToSupervisor::Fence { .. }
+            | ToSupervisor::Files { .. }
+            | ToSupervisor::Doors { .. }
+            | ToSupervisor::Listen { .. }
+            | ToSupervisor::Owner { .. } => {}
             ToSupervisor::Check { token, run } => {
                 let problem = core.launcher.check(&run);
                 self.outbox.say(FromSupervisor::Checked { token, problem });

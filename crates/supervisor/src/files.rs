@@ -4,21 +4,20 @@
 //! there are, and ends one that does not go when its daemon has.
 
 use std::cell::Cell;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream as BlockingStream;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use protocol::Epoch;
-use protocol::control::{FromSupervisor, encode};
+use protocol::control::FromSupervisor;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
 use crate::core::Core;
+use crate::request::{self, say};
 use crate::sys;
 
 /// The most of them at one time.
@@ -57,12 +56,9 @@ pub(crate) async fn serve(
     epoch: Epoch,
     user: Option<String>,
 ) -> io::Result<()> {
-    let stream = stream.into_std()?;
-    stream.set_nonblocking(false)?;
-    let highest = core.epoch.get();
-    if epoch != highest {
-        return say(&stream, &FromSupervisor::Refused { highest });
-    }
+    let Some(stream) = request::admit(&core, stream, epoch)? else {
+        return Ok(());
+    };
     let refuse = |passing, problem: &str| {
         let problem = problem.to_owned();
         say(&stream, &FromSupervisor::FilesRefused { passing, problem })
@@ -86,13 +82,6 @@ pub(crate) async fn serve(
     }
     drop(place);
     Ok(())
-}
-
-/// One small frame into an empty socket: it does not block.
-fn say(mut stream: &BlockingStream, message: &FromSupervisor) -> io::Result<()> {
-    let mut out = BytesMut::new();
-    encode(message, &mut out).map_err(io::Error::other)?;
-    stream.write_all(&out)
 }
 
 /// Ends some time after the daemon has closed the connection.

@@ -13,13 +13,13 @@ use rustix::process::{Pid, Rlimit};
 use crate::harden::OP_CAPABILITIES;
 use crate::sys::spawn::{self, Launch, Stack};
 use crate::words::{describe, quoted};
-use crate::{pty, users};
+use crate::{pty, trust, users};
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Tells every process which operation it is of, as long as it keeps its environment. By this an operation's processes
 /// are found that left its session and whose parents are gone.
-const OP_VARIABLE: &str = "DURABLE_OP";
+pub(crate) const OP_VARIABLE: &str = "DURABLE_OP";
 
 /// Returns the entry of the environment that all processes of `op` start with.
 pub(crate) fn op_entry(op: &OpId) -> String {
@@ -32,6 +32,7 @@ pub(crate) struct Launcher {
     null: OwnedFd,
     sacrifice: Option<Sacrifice>,
     nofile: Rlimit,
+    has_ca: bool,
 }
 
 /// A process that was started, and our ends.
@@ -55,8 +56,9 @@ struct Plumbing {
 }
 
 impl Launcher {
-    /// Opens what every start needs; `nofile` is the limit of open files that operations get.
-    pub(crate) fn new(nofile: Rlimit) -> std::io::Result<Self> {
+    /// Opens what every start needs; `nofile` is the limit of open files that operations get, and `has_ca` tells whether they
+    /// are to trust one authority more than their image does.
+    pub(crate) fn new(nofile: Rlimit, has_ca: bool) -> std::io::Result<Self> {
         let null = rustix::fs::openat2(
             CWD,
             c"/dev/null",
@@ -72,6 +74,7 @@ impl Launcher {
             null,
             sacrifice: Sacrifice::open(),
             nofile,
+            has_ca,
         })
     }
 
@@ -97,6 +100,13 @@ impl Launcher {
             .env
             .retain(|entry| !entry.as_bytes().starts_with(inherited.as_bytes()));
         launch.env.push(text(&op_entry(op), "the environment")?);
+        if self.has_ca {
+            let unset = trust::VARIABLES.iter();
+            for (name, value) in unset.filter(|(name, _)| !run.env.contains_key(*name)) {
+                let entry = format!("{name}={value}");
+                launch.env.push(text(&entry, "the environment")?);
+            }
+        }
         let pid = self
             .spawn(&launch)
             .map_err(|failure| describe(failure, run))?;

@@ -13,6 +13,7 @@
 mod boxed;
 mod core;
 mod daemon;
+mod doors;
 mod files;
 mod harden;
 mod input;
@@ -20,10 +21,12 @@ mod launch;
 mod ledger;
 mod ops;
 mod outbox;
+mod owner;
 mod pty;
 mod pump;
 mod reaper;
 mod relay;
+mod request;
 mod run;
 mod serve;
 mod shell;
@@ -33,6 +36,7 @@ mod spool;
 mod sys;
 mod threads;
 mod tree;
+mod trust;
 mod users;
 mod words;
 
@@ -56,10 +60,23 @@ pub struct Handles {
     pub model: Option<TcpListener>,
     /// Sandboxed processes connect here ([`protocol::paths::SHIM_SOCKET`]).
     pub shim: UnixListener,
+    /// Where what leaves the sandbox ends; none where nothing does.
+    pub doors: Option<Doors>,
+    /// Whether operations are to trust one authority more than their image does: [`protocol::paths::CA_BUNDLE`] is there then.
+    pub has_ca: bool,
     /// Gets one byte when the supervisor serves, then is closed.
     pub ready: Option<OwnedFd>,
     /// What the sandbox may use.
     pub limits: Limits,
+}
+
+/// The sockets at which what leaves a sandbox ends. The supervisor keeps them for the daemon and accepts nothing.
+#[derive(Debug)]
+pub struct Doors {
+    /// Each with what it is; none of them blocks.
+    pub sockets: Vec<(protocol::control::Door, OwnedFd)>,
+    /// Asks the kernel about sockets of the sandbox (netlink's `sock_diag`), where there is such a thing.
+    pub diag: Option<OwnedFd>,
 }
 
 /// Serves until the daemon orders the end; returns the process's exit code: 0 after an orderly end.

@@ -235,6 +235,14 @@ impl Ops {
             .collect()
     }
 
+    /// Returns the main process of each that runs.
+    pub(crate) fn running(&self) -> Vec<(i32, OpId)> {
+        let all = self.all.borrow();
+        all.values()
+            .filter_map(|op| Some((op.live()?.pid.as_raw_pid(), op.id.clone())))
+            .collect()
+    }
+
     /// Returns those that have not ended.
     pub(crate) fn open(&self) -> Vec<Rc<Op>> {
         let all = self.all.borrow();

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use crate::core::Core;
+use crate::doors::Doors;
 use crate::files::Helpers;
 use crate::harden;
 use crate::launch::Launcher;
 use crate::ledger::{Ledger, Opened};
 use crate::ops::Ops;
 use crate::outbox::Link;
+use crate::owner::Owners;
 use crate::reaper::Reaper;
 use crate::shims::Shims;
 use crate::spool::Spool;
@@ -49,7 +51,7 @@ fn setup<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Error {
 }
 
 /// Serves until the daemon orders the end.
-pub(crate) fn run(handles: Handles) -> Result<(), Error> {
+pub(crate) fn run(mut handles: Handles) -> Result<(), Error> {
     failpoint::arm();
     sys::one_heap();
     harden::own_stdio().map_err(setup("open /dev/null"))?;
@@ -57,8 +59,9 @@ pub(crate) fn run(handles: Handles) -> Result<(), Error> {
     let children = sys::child_events().map_err(setup("listen for children"))?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(setup("adopt orphans"))?;
-    let proc = Proc::open().map_err(setup("open /proc"))?;
-    let launcher = Launcher::new(nofile).map_err(setup("prepare the starting of programs"))?;
+    let proc = Arc::new(Proc::open().map_err(setup("open /proc"))?);
+    let launcher =
+        Launcher::new(nofile, handles.has_ca).map_err(setup("prepare the starting of programs"))?;
     harden::children_get_little().map_err(setup("give up privileges"))?;
     rustix::process::fchdir(&handles.state).map_err(setup("enter the state directory"))?;
     let spool = Spool::open(&handles.state, handles.limits.spool_bytes)
@@ -70,6 +73,10 @@ pub(crate) fn run(handles: Handles) -> Result<(), Error> {
         boot,
         failed,
     } = Ledger::open(&handles.state, names)?;
+    let (sockets, diag) = match handles.doors.take() {
+        Some(doors) => (Some(doors.sockets), doors.diag),
+        None => (None, None),
+    };
     let core = Rc::new(Core {
         boot,
         epoch: Cell::new(table.epoch),
@@ -77,11 +84,13 @@ pub(crate) fn run(handles: Handles) -> Result<(), Error> {
         ledger,
         launcher,
         spool: Arc::new(spool),
+        owners: Owners::new(Arc::clone(&proc), diag),
         proc,
         reaper: Rc::default(),
         ops: Ops::of_rows(table.ops.values()),
         link: Link::default(),
         shims: Shims::new(boot),
+        doors: Doors::new(sockets),
         helpers: Helpers::default(),
         closing: Cell::new(false),
     });

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Dir, Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -34,15 +34,21 @@ impl Proc {
         Ok(Self { dir })
     }
 
+    /// The directory itself.
+    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    /// Returns the numbers of all processes.
+    pub(crate) fn pids(&self) -> impl Iterator<Item = i32> {
+        let entries = Dir::read_from(&self.dir).into_iter().flatten();
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok())
+    }
+
     fn processes(&self) -> HashMap<i32, Process> {
-        let Ok(dir) = Dir::read_from(&self.dir) else {
-            return HashMap::new();
-        };
-        dir.filter_map(|entry| {
-            let pid: i32 = entry.ok()?.file_name().to_str().ok()?.parse().ok()?;
-            Some((pid, self.process(pid)?))
-        })
-        .collect()
+        self.pids()
+            .filter_map(|pid| Some((pid, self.process(pid)?)))
+            .collect()
     }
 
     fn process(&self, pid: i32) -> Option<Process> {
@@ -55,16 +61,20 @@ impl Proc {
         parse(pid, &String::from_utf8_lossy(&buffer[..length]))
     }
 
-    /// Whether `pid` started with this entry in its environment. One that may not be looked at did not.
-    fn has_entry(&self, pid: i32, entry: &[u8]) -> bool {
+    /// Returns the environment that `pid` started with, unless nobody may look.
+    pub(crate) fn environ(&self, pid: i32) -> Option<Vec<u8>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let path = format!("{pid}/environ");
-        let Ok(file) = rustix::fs::openat(&self.dir, path, flags, Mode::empty()) else {
-            return false;
-        };
+        let file = rustix::fs::openat(&self.dir, path, flags, Mode::empty()).ok()?;
         let mut environ = Vec::new();
         let read = File::from(file).take(MAX_ENVIRON).read_to_end(&mut environ);
-        read.is_ok() && environ.split(|byte| *byte == 0).any(|e| e == entry)
+        read.ok().map(|_| environ)
+    }
+
+    /// Whether `pid` started with this entry in its environment. One that may not be looked at did not.
+    fn has_entry(&self, pid: i32, entry: &[u8]) -> bool {
+        self.environ(pid)
+            .is_some_and(|environ| environ.split(|byte| *byte == 0).any(|e| e == entry))
     }
 
     /// Returns `pid` and who it descends from, nearest first, with the session of each.

@@ -182,7 +182,10 @@ impl Sandbox {
             }
             FromSupervisor::Shim { shim, request } => self.shim(shim, request, turn),
             // Those of other connections.
-            FromSupervisor::FilesReady | FromSupervisor::FilesRefused { .. } => {}
+            FromSupervisor::FilesReady
+            | FromSupervisor::FilesRefused { .. }
+            | FromSupervisor::Doors { .. }
+            | FromSupervisor::Owner { .. } => {}
             FromSupervisor::Fenced { .. } | FromSupervisor::Refused { .. } => {
                 tracing::error!(sandbox = %self.name, "the supervisor answered a fence twice");
             }

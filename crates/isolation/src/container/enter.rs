@@ -2,22 +2,22 @@
 
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use protocol::{Limits, paths};
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Gid, Uid};
 use rustix::thread::UnshareFlags;
 
+use super::door::{Doors, Net};
 use super::plan::{Place, Plan, Tree, TreesCome};
 use super::seccomp::Filters;
 use super::wire::{Failure, HELLO, Link, ToLauncher};
 use super::{harden, special, world};
-use crate::{Error, sys};
+use crate::{Error, Network, sys};
 
 /// Cgroups, each with the group into which to go before removing it.
 type Groups = Vec<(PathBuf, PathBuf)>;
@@ -33,6 +33,10 @@ pub struct Entered {
     pub model: TcpListener,
     /// Listens at [`protocol::paths::SHIM_SOCKET`].
     pub shim: UnixListener,
+    /// Where what leaves the sandbox ends; none where nothing does.
+    pub doors: Option<Doors>,
+    /// Whether an authority is to be trusted beside those of the image: [`protocol::paths::CA_BUNDLE`] is there then.
+    pub has_ca: bool,
     /// Write one byte when serving, then drop it: [`crate::Level::start`] returns then.
     pub ready: OwnedFd,
     /// What the sandbox may use.
@@ -51,13 +55,13 @@ pub fn enter() -> Result<Entered, Error> {
     let steps = || -> Result<Parts, Error> {
         let filters =
             Filters::compile().map_err(|e| Error::step("compile the system call filter", e))?;
-        let groups = wait_to_enter(&link)?;
+        let (groups, network) = wait_to_enter(&link)?;
         become_init()?;
-        let model = loopback()?;
+        let net = Net::make(network)?;
         link.send(HELLO, &[])
             .map_err(|e| Error::step("report to the daemon", e))?;
         let (plan, trees) = wait_for_plan(&link, &groups)?;
-        build(&plan, trees, model, &filters)
+        build(&plan, trees, net, &filters)
     };
     match steps() {
         Ok(parts) => Ok(Entered {
@@ -65,6 +69,8 @@ pub fn enter() -> Result<Entered, Error> {
             control: parts.control,
             model: parts.model,
             shim: parts.shim,
+            doors: parts.doors,
+            has_ca: parts.has_ca,
             limits: parts.limits,
             ready: link.into_fd(),
         }),
@@ -82,6 +88,8 @@ struct Parts {
     control: UnixListener,
     model: TcpListener,
     shim: UnixListener,
+    doors: Option<Doors>,
+    has_ca: bool,
     limits: Limits,
 }
 
@@ -122,13 +130,13 @@ fn next(link: &Link, groups: &Groups) -> Result<(ToLauncher, Vec<OwnedFd>), Erro
     Ok((said, message.fds))
 }
 
-/// Waits until this process is in its cgroups; returns these.
-fn wait_to_enter(link: &Link) -> Result<Groups, Error> {
+/// Waits until this process is in its cgroups; returns these, and the network to make.
+fn wait_to_enter(link: &Link) -> Result<(Groups, Network), Error> {
     let mut ours = Groups::new();
     loop {
         match next(link, &ours)?.0 {
             ToLauncher::Park { groups } => ours = groups,
-            ToLauncher::Enter => return Ok(ours),
+            ToLauncher::Enter { network } => return Ok((ours, network)),
             ToLauncher::Start(_) => return Err(unexpected()),
         }
     }
@@ -195,10 +203,11 @@ fn namespace_remedy(error: rustix::io::Errno) -> String {
 fn build(
     plan: &Plan,
     trees: Vec<OwnedFd>,
-    model: TcpListener,
+    mut net: Net,
     filters: &Filters,
 ) -> Result<Parts, Error> {
     let failed = |step: &'static str| move |e: rustix::io::Errno| Error::step(step, e);
+    net.complete(plan.doors.as_deref())?;
     // The mask of the daemon must not narrow what is made here.
     rustix::process::umask(Mode::empty());
     rustix::system::sethostname(plan.hostname.as_bytes()).map_err(failed("set the host name"))?;
@@ -238,24 +247,12 @@ fn build(
     Ok(Parts {
         state,
         control,
-        model,
+        model: net.model,
         shim,
+        doors: net.doors,
+        has_ca: plan.ca.is_some(),
         limits: plan.limits.clone(),
     })
-}
-
-fn loopback() -> Result<TcpListener, Error> {
-    let steps = || -> io::Result<TcpListener> {
-        let socket = rustix::net::socket_with(
-            AddressFamily::UNIX,
-            SocketType::DGRAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
-        sys::loopback_up(socket.as_fd())?;
-        TcpListener::bind((Ipv4Addr::LOCALHOST, paths::MODEL_PORT))
-    };
-    steps().map_err(|e| Error::step("set up the loopback", e))
 }
 
 fn pair(trees: &[Tree], mounts: Vec<OwnedFd>) -> Result<Vec<(Place, OwnedFd)>, Error> {

@@ -3,16 +3,15 @@
 //! It lies in the state directory, which no fork and no pulled copy has in common with another: the files may be the same,
 //! the machine is not. Where the image has no such file, there is none.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::OpenTreeFlags;
 
-use super::place::{self, Root};
-use super::special;
+use super::cover;
+use super::place::Root;
 use super::world::open_directory;
 use crate::Error;
 
@@ -28,16 +27,8 @@ pub(super) fn place(root: &Root, state: &OwnedFd, ours: BorrowedFd<'_>) -> Resul
     let failed = |e: io::Error| Error::step("give the sandbox its machine-id", e);
     let state = open_directory(state)?;
     let id = known_or_new(state.as_fd()).map_err(failed)?;
-    write(ours, NAME, id.as_bytes()).map_err(failed)?;
-    // From a mount that is attached: only newer kernels clone from one that is not.
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let mount = rustix::mount::open_tree(ours, NAME, flags).map_err(|e| failed(e.into()))?;
-    special::seal(mount.as_fd())?;
-    match place::attach(mount.as_fd(), point.as_fd()) {
-        // It is a directory in this image, which is its own affair.
-        Err(e) if e.raw_os_error() == Some(Errno::NOTDIR.raw_os_error()) => Ok(()),
-        attached => attached.map_err(failed),
-    }
+    cover::write(ours, NAME, id.as_bytes()).map_err(failed)?;
+    cover::attach(point.as_fd(), ours, NAME)
 }
 
 fn known_or_new(state: BorrowedFd<'_>) -> io::Result<String> {
@@ -61,13 +52,7 @@ fn known_or_new(state: BorrowedFd<'_>) -> io::Result<String> {
     let mut id: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
     id.push('\n');
     let fresh = "machine-id.new";
-    write(state, fresh, id.as_bytes())?;
+    cover::write(state, fresh, id.as_bytes())?;
     rustix::fs::renameat(state, fresh, state, NAME)?;
     Ok(id)
-}
-
-fn write(at: BorrowedFd<'_>, name: &str, text: &[u8]) -> io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(at, name, flags, Mode::from_raw_mode(0o444))?;
-    std::fs::File::from(file).write_all(text)
 }

@@ -18,7 +18,7 @@ use super::plan::{Place, Plan, TreesCome};
 use super::record::{self, Handle};
 use super::trees::Opened;
 use super::wire::{Failure, HELLO, Link, Message, ToLauncher};
-use crate::{Error, Running, StartSpec};
+use crate::{Error, Network, Running, StartSpec};
 
 /// A start that takes longer is hung; the machine may be very busy.
 const START_WITHIN: Duration = Duration::from_secs(60);
@@ -29,22 +29,25 @@ const LOG_TAIL: i64 = 2048;
 /// Of the daemon's environment only these go to a launcher: the rest may hold keys.
 const ENVIRONMENT: [&str; 2] = ["DURABLE_FAILPOINT", "DURABLE_FAILPOINT_SOCKET"];
 
-/// What is executed as a launcher.
+/// What is executed as a launcher, and what it makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Program {
     binary: PathBuf,
     args: Vec<String>,
+    /// Made before it is known which sandbox it is for.
+    network: Network,
     /// Device, inode and change time: a replaced binary is another program.
     identity: (u64, u64, i64, i64),
 }
 
 impl Program {
-    pub(super) fn new(binary: &Path, args: &[String]) -> Result<Self, Error> {
+    pub(super) fn new(binary: &Path, args: &[String], network: Network) -> Result<Self, Error> {
         let found = fs::metadata(binary)
             .map_err(|e| Error::step(format!("find the binary {}", binary.display()), e))?;
         Ok(Self {
             binary: binary.to_owned(),
             args: args.to_vec(),
+            network,
             identity: (found.dev(), found.ino(), found.ctime(), found.ctime_nsec()),
         })
     }
@@ -97,7 +100,8 @@ impl Launcher {
             group.make()?;
             group.add(spawned.child.id())?;
         }
-        tell(&link, &ToLauncher::Enter)?;
+        let network = program.network;
+        tell(&link, &ToLauncher::Enter { network })?;
         let hello = receive(&link, None)?;
         let Some(pid) = hello.pid.filter(|_| hello.bytes == HELLO) else {
             return Err(Error::step(

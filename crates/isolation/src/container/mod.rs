@@ -8,10 +8,14 @@
 //!   trees    mounts of host directories              harden   what PID 1 gives up; seccomp
 //!   cgroup   limits, kill                            record   PID 1, found again
 //!   spare    a launcher that waits                   freeze   stopped for an instant
+//!   door     the network, and its one way out        trust    certificates
+//!   cover    files of ours over the image's          identity machine-id
 //! ```
 
 mod cgroup;
+mod cover;
 mod doctor;
+mod door;
 mod enter;
 mod freeze;
 mod harden;
@@ -26,6 +30,7 @@ mod seccomp;
 mod spare;
 mod special;
 mod trees;
+mod trust;
 mod wire;
 mod world;
 
@@ -36,7 +41,7 @@ use std::time::Duration;
 
 use protocol::Image;
 
-use crate::{Check, Error, Frozen, Level, Running, StartSpec, Swept};
+use crate::{Check, Error, Frozen, Level, Network, Running, StartSpec, Swept};
 use cgroup::{Cgroups, Group};
 use freeze::Freezer;
 use launch::{Launcher, Program};
@@ -44,6 +49,7 @@ use plan::Plan;
 use record::Handle;
 use spare::{Spare, When};
 
+pub use door::Doors;
 pub use enter::{Entered, enter};
 pub use freeze::guard;
 
@@ -77,11 +83,11 @@ impl Container {
         })
     }
 
-    /// Prepares a launcher in the background, so that the next [`Level::start`] with the same program is faster.
+    /// Prepares a launcher in the background, so that the next [`Level::start`] with the same program and network is faster.
     ///
     /// After a start this happens by itself. A failure is told by the next start.
-    pub fn warm(&self, binary: &Path, exe_args: &[String]) {
-        if let Ok(program) = Program::new(binary, exe_args) {
+    pub fn warm(&self, binary: &Path, exe_args: &[String], network: Network) {
+        if let Ok(program) = Program::new(binary, exe_args, network) {
             self.spare.prepare(&self.cgroups, program, When::Now);
         }
     }
@@ -110,7 +116,7 @@ impl Drop for Container {
 impl Level for Container {
     fn start(&self, spec: &StartSpec) -> Result<Running, Error> {
         self.cgroups.check(&spec.limits)?;
-        let program = Program::new(&spec.binary, &spec.exe_args)?;
+        let program = Program::new(&spec.binary, &spec.exe_args, spec.network())?;
         let plan = Plan::of(spec, &self.data)?;
         let launcher = match self.spare.take(&program) {
             Some(launcher) => launcher,

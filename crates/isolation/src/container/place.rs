@@ -4,7 +4,8 @@
 //! hostile image can reach with a link is therefore only another place in itself.
 
 use std::ffi::OsStr;
-use std::io;
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -76,6 +77,25 @@ impl Root {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
             Err(error) => Err(Error::step(format!("look for {}", path.display()), error)),
         }
+    }
+
+    /// Reads the regular file at `path`; `None` where there is none that can be read, or one of more than `most` bytes.
+    pub(super) fn read(&self, path: &Path, most: u64) -> Option<Vec<u8>> {
+        let file = rustix::fs::openat2(
+            &self.0,
+            path,
+            // It may be a pipe, or a terminal.
+            OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC,
+            Mode::empty(),
+            ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+        )
+        .ok()?;
+        let found = File::from(file);
+        let is_fit = |m: &Metadata| m.is_file() && m.len() <= most;
+        found.metadata().ok().filter(is_fit)?;
+        let mut bytes = Vec::new();
+        found.take(most).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
     }
 
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
@@ -155,6 +175,25 @@ mod tests {
             .map(|e| e.unwrap().file_name())
             .collect();
         assert_eq!(names, ["root"]);
+    }
+
+    #[test]
+    fn only_regular_files_of_some_length_are_read_and_none_of_outside() {
+        let (dir, root) = root();
+        let inside = dir.path().join("root");
+        std::fs::write(dir.path().join("file"), "outside").unwrap();
+        std::fs::write(inside.join("file"), "inside").unwrap();
+        symlink("../file", inside.join("up")).unwrap();
+        symlink(dir.path().join("file"), inside.join("abs")).unwrap();
+        let pipe = inside.join("pipe");
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let read = |path: &str, most| root.read(Path::new(path), most);
+        assert_eq!(read("/file", 6), Some(b"inside".to_vec()));
+        assert_eq!(read("/up", 6), Some(b"inside".to_vec()));
+        for (path, most) in [("/file", 5), ("/abs", 9), ("/pipe", 9), ("/", 9), ("/x", 9)] {
+            assert_eq!(read(path, most), None, "{path}");
+        }
     }
 
     #[test]

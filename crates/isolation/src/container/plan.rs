@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use protocol::{Image, Limits};
 use serde::{Deserialize, Serialize};
 
-use super::host_image;
 use super::ids::IdMap;
+use super::{door, host_image};
 use crate::{Error, StartSpec};
 
 /// Everything that PID 1 needs to know.
@@ -20,6 +20,10 @@ pub(super) struct Plan {
     pub(super) work: PathBuf,
     /// What is mounted, in this order.
     pub(super) trees: Vec<Tree>,
+    /// Further ports of its doors; none where it has no doors.
+    pub(super) doors: Option<Vec<u16>>,
+    /// The certificate to trust, PEM.
+    pub(super) ca: Option<String>,
     /// Who makes the trees: with privilege the daemon (it may map owners), without it PID 1 in its own namespaces.
     pub(super) trees_come: TreesCome,
 }
@@ -69,6 +73,7 @@ pub(super) enum Owners {
 impl Plan {
     /// Decides; makes nothing but the generated root of `image: host` in the data directory.
     pub(super) fn of(spec: &StartSpec, data: &Path) -> Result<Self, Error> {
+        door::check(spec.doors.as_deref().unwrap_or_default())?;
         let ids = IdMap::choose(spec.sandbox)?;
         let upper = find(&spec.upper, "upper directory")?;
         let work = find(&spec.work, "work directory")?;
@@ -109,6 +114,8 @@ impl Plan {
             upper: relative(&upper),
             work: relative(&work),
             trees,
+            doors: spec.doors.clone(),
+            ca: spec.ca.clone(),
             trees_come: match ids {
                 IdMap::Range { .. } => TreesCome::FromDaemon,
                 IdMap::Delegated { .. } | IdMap::Single { .. } => TreesCome::FromPaths,

@@ -86,9 +86,19 @@ const NAMESPACES: [u64; 7] = [
 /// In `clone` this bit belongs to the exit signal.
 const NEW_TIME: u64 = 0x80;
 
-const SOCKET_FAMILIES: [u64; 4] = [1, 2, 10, 16]; // UNIX, INET, INET6, NETLINK
+const UNIX: u64 = 1;
+const INET: u64 = 2;
+const INET6: u64 = 10;
 const NETLINK: u64 = 16;
+const SOCKET_FAMILIES: [u64; 4] = [UNIX, INET, INET6, NETLINK];
 const NETLINK_ROUTE: u64 = 0;
+/// What is spoken over IP: the kind's own, ICMP, TCP, UDP, ICMPv6, and MPTCP, which falls back to TCP. Others (SCTP, SMC, DCCP,
+/// L2TP …) only load code into the kernel that nobody needs here.
+const IP_PROTOCOLS: [u64; 6] = [0, 1, 6, 17, 58, 262];
+/// Kinds of sockets over IP that mean such a protocol without naming it: RAW, SEQPACKET, DCCP.
+const IP_KINDS: [u64; 3] = [3, 5, 6];
+/// Above these bits a kind carries flags.
+const KIND_BITS: u64 = 0xf;
 
 /// Plain Linux, with an old release number, for a debugger without address randomisation; and the question itself.
 const PERSONALITIES: [u64; 6] = [0, 0x8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff];
@@ -158,14 +168,26 @@ fn refused() -> io::Result<BTreeMap<i64, Vec<Rule>>> {
     unshare.push(bit(NEW_TIME)?);
     rules.insert(libc::SYS_clone, clone);
     rules.insert(libc::SYS_unshare, unshare);
-    let socket = vec![
+    let mut socket = vec![
         all(SOCKET_FAMILIES.map(|family| (0, Len::Dword, Op::Ne, family)))?,
         all([
             (0, Len::Dword, Op::Eq, NETLINK),
             (2, Len::Dword, Op::Ne, NETLINK_ROUTE),
         ])?,
     ];
+    for family in [INET, INET6] {
+        let [a, b, c, d, e, f] = IP_PROTOCOLS.map(|protocol| (2, Len::Dword, Op::Ne, protocol));
+        socket.push(all([(0, Len::Dword, Op::Eq, family), a, b, c, d, e, f])?);
+        for kind in IP_KINDS {
+            socket.push(all([
+                (0, Len::Dword, Op::Eq, family),
+                (1, Len::Dword, Op::MaskedEq(KIND_BITS), kind),
+            ])?);
+        }
+    }
     rules.insert(libc::SYS_socket, socket);
+    let pair = all([(0, Len::Dword, Op::Ne, UNIX)])?;
+    rules.insert(libc::SYS_socketpair, vec![pair]);
     rules.insert(
         libc::SYS_personality,
         vec![all(PERSONALITIES.map(|p| (0, Len::Dword, Op::Ne, p)))?],

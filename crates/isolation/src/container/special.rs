@@ -35,7 +35,8 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("ptmx", "pts/ptmx"),
 ];
 /// Unreadable: they tell of the whole machine.
-const MASKED_FILES: [&str; 5] = [
+const MASKED_FILES: [&str; 6] = [
+    "interrupts",
     "kcore",
     "keys",
     "latency_stats",
@@ -78,6 +79,8 @@ impl Special {
         }
         let half = memory.map_or_else(|| "50%".to_owned(), |bytes| (bytes / 2).to_string());
         let private = [("mode", "0755"), ("size", "1m"), ("nr_inodes", "64")];
+        // Two certificate bundles may be in it (see `trust`); what is not there takes no memory.
+        let roomy = [("mode", "0755"), ("size", "4m"), ("nr_inodes", "64")];
         Ok(Self {
             proc: make("proc", &[], inert).map_err(procfs_hint)?,
             sys: make("tmpfs", &private, inert)?,
@@ -94,7 +97,7 @@ impl Special {
             )?,
             shm: make("tmpfs", &[("mode", "1777"), ("size", &half)], inert)?,
             opt: make("tmpfs", &private, quiet)?,
-            run: make("tmpfs", &private, inert)?,
+            run: make("tmpfs", &roomy, inert)?,
         })
     }
 

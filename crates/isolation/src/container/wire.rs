@@ -4,7 +4,7 @@
 //! daemon                                launcher                      PID 1
 //!   Park{groups} ────────────────────────▶
 //!   moves it into the groups
-//!   Enter ───────────────────────────────▶ new namespaces, forks ────▶ waits
+//!   Enter(network) ──────────────────────▶ new namespaces, forks ────▶ makes its network, waits
 //!   ◀──────────────────────────────────────────────────────── hello (the kernel adds its host pid)
 //!        … until a sandbox is to be started …
 //!   maps the ids, makes the trees, records PID 1
@@ -28,7 +28,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
-use crate::Error;
+use crate::{Error, Network};
 
 /// The longest message; a plan is a few kilobytes.
 const MAX_MESSAGE: usize = 128 << 10;
@@ -43,7 +43,7 @@ pub(super) enum ToLauncher {
     /// These cgroups are yours; remove them if the daemon goes away, leaving first for the group named beside.
     Park { groups: Vec<(PathBuf, PathBuf)> },
     /// Make the namespaces. Only after the move into the cgroups, which the new processes are to be in.
-    Enter,
+    Enter { network: Network },
     /// Be a sandbox. With it come the log and the trees.
     Start(Box<Plan>),
 }

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::mount::{MountAttrFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags};
 
-use super::identity;
 use super::place::{self, Root};
 use super::plan::{Place, Plan};
 use super::special::{self, Special};
+use super::{door, identity, trust};
 use crate::Error;
 
 /// Directories that every root has, made in the overlay where the image lacks them.
@@ -36,6 +36,12 @@ pub(super) fn build(plan: &Plan, trees: &[(Place, OwnedFd)]) -> Result<OwnedFd, 
     }
     let ours = special.attach(&root, trees)?;
     identity::place(&root, tree(trees, &Place::State)?, ours.as_fd())?;
+    if plan.doors.is_some() {
+        door::place_resolver(&root, ours.as_fd())?;
+    }
+    if let Some(authority) = &plan.ca {
+        trust::place(&root, ours.as_fd(), authority)?;
+    }
     Ok(ours)
 }
 

@@ -1,17 +1,20 @@
 //! A supervisor without a sandbox around it, for tests and measurements. It confines nothing.
 //!
-//! `supervise DIR [LIMITS]` serves in `DIR`: state in `DIR/state`, shims at `DIR/shim.sock`, model traffic at the port in
-//! `DIR/model.port`; writes one byte to stdout when it does. `shell ARGS…` and `box ARGS…` are what the names say.
+//! `supervise DIR [LIMITS] [doors]` serves in `DIR`: state in `DIR/state`, shims at `DIR/shim.sock`, model traffic at the port in
+//! `DIR/model.port`; writes one byte to stdout when it does. With `doors` it has one of each kind, on the loopback at ports
+//! that it tells a daemon. `shell ARGS…` and `box ARGS…` are what the names say.
 
 use std::error::Error;
 use std::ffi::OsString;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
+use protocol::control::{Door, DoorKind};
 use protocol::paths::state::CONTROL;
-use supervisor::Handles;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink};
+use supervisor::{Doors, Handles};
 
 fn main() {
     let mut args = std::env::args_os().skip(1);
@@ -24,7 +27,7 @@ fn main() {
         },
         Some("shell") => supervisor::shell_main(args, &|_| None),
         Some("box") => supervisor::box_main(args),
-        _ => fail("usage: supervise DIR [LIMITS] | shell ARGS… | box ARGS…"),
+        _ => fail("usage: supervise DIR [LIMITS] [doors] | shell ARGS… | box ARGS…"),
     };
     std::process::exit(code);
 }
@@ -53,12 +56,42 @@ fn handles(args: &[OsString]) -> Result<Handles, Box<dyn Error>> {
         dir.join("model.port"),
         model.local_addr()?.port().to_string(),
     )?;
+    let has_doors = args.get(2).is_some_and(|word| word == "doors");
     Ok(Handles {
         control: listen(state.join(CONTROL))?,
         shim: listen(dir.join("shim.sock"))?,
         state: OwnedFd::from(std::fs::File::open(&state)?),
         model: Some(model),
         ready: Some(std::io::stdout().as_fd().try_clone_to_owned()?),
+        doors: if has_doors { Some(doors()?) } else { None },
+        has_ca: has_doors,
         limits,
+    })
+}
+
+fn doors() -> Result<Doors, Box<dyn Error>> {
+    let (tcp, proxy) = (
+        TcpListener::bind("127.0.0.1:0")?,
+        TcpListener::bind("127.0.0.1:0")?,
+    );
+    let udp = UdpSocket::bind("127.0.0.1:0")?;
+    let door = |kind, address: SocketAddr| Door {
+        kind,
+        port: address.port(),
+    };
+    let sockets = vec![
+        (door(DoorKind::Tcp, tcp.local_addr()?), tcp.into()),
+        (door(DoorKind::Udp, udp.local_addr()?), udp.into()),
+        (door(DoorKind::Proxy, proxy.local_addr()?), proxy.into()),
+    ];
+    let diag = rustix::net::socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        Some(netlink::SOCK_DIAG),
+    );
+    Ok(Doors {
+        sockets,
+        diag: diag.ok(),
     })
 }

@@ -9,6 +9,7 @@
 
 mod commands;
 mod crash;
+mod doors;
 mod fence;
 mod input;
 mod load;

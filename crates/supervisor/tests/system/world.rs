@@ -2,17 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::{IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use protocol::control::{FromSupervisor, ToSupervisor, decode, encode};
+use protocol::control::{FromSupervisor, MAX_DOORS, ToSupervisor, decode, encode};
 use protocol::paths::{spool_file, state};
 use protocol::table::{OpRow, RunSpec, Table};
 use protocol::{Boot, Epoch, Head, Limits, Offset, OpId, Outcome, Role, Seq, Settlement, Stream};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 /// Everything here happens far faster; only a test that fails waits that long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -58,6 +61,7 @@ pub(crate) struct World {
     process: Option<Child>,
     /// What the supervisor is started by.
     pub(crate) prefix: Vec<String>,
+    has_doors: bool,
 }
 
 impl World {
@@ -67,6 +71,14 @@ impl World {
 
     pub(crate) fn with_limits(limits: Limits) -> Self {
         let mut world = Self::unstarted(limits);
+        world.start(&[]);
+        world
+    }
+
+    /// One with doors, and an authority to trust.
+    pub(crate) fn with_doors() -> Self {
+        let mut world = Self::unstarted(Limits::default());
+        world.has_doors = true;
         world.start(&[]);
         world
     }
@@ -81,6 +93,7 @@ impl World {
             limits,
             process: None,
             prefix: Vec::new(),
+            has_doors: false,
         }
     }
 
@@ -101,6 +114,7 @@ impl World {
             .arg("supervise")
             .arg(self.path(""))
             .arg(serde_json::to_string(&self.limits).unwrap())
+            .args(self.has_doors.then_some("doors"))
             .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -133,6 +147,28 @@ impl World {
         let mut daemon = self.connect();
         daemon.fence(epoch);
         daemon
+    }
+
+    /// Opens a connection for one request; returns its answer and what came with it.
+    pub(crate) fn ask(&self, request: &ToSupervisor) -> (FromSupervisor, Vec<OwnedFd>) {
+        let mut daemon = self.connect();
+        daemon.send(request);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DOORS))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = [0; 64 << 10];
+        let parts = &mut [IoSliceMut::new(&mut bytes)];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let got = rustix::net::recvmsg(&daemon.socket, parts, &mut ancillary, flags).unwrap();
+        daemon.input.extend_from_slice(&bytes[..got.bytes]);
+        let mut fds = Vec::new();
+        for part in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(came) = part {
+                fds.extend(came);
+            }
+        }
+        let answer = daemon.hear().expect("no answer");
+        assert_eq!(daemon.hear(), None, "the connection goes on");
+        (answer, fds)
     }
 
     pub(crate) fn table(&self) -> Table {
