@@ -220,7 +220,7 @@ fn open(options: &Serve, data: &Path) -> Result<Shared, ApiError> {
         ApiError::new(ErrorCode::Unavailable, what)
     })?;
     let secrets = data.join("store");
-    let secrets = secret::Secrets::open(&secrets).map_err(|e| {
+    let secrets = secret::Secrets::open(&secrets, secret::Env::of_process()).map_err(|e| {
         let what = format!("cannot open the secrets in {}: {e}", secrets.display());
         ApiError::new(ErrorCode::Unavailable, what)
     })?;

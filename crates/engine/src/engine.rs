@@ -277,7 +277,11 @@ impl Engine {
     ///
     /// # Errors
     /// `invalid` for a name or value that cannot be one.
-    pub async fn set_secret(&self, name: String, value: secret::Value) -> Result<SecretView, ApiError> {
+    pub async fn set_secret(
+        &self,
+        name: String,
+        value: secret::Value,
+    ) -> Result<SecretView, ApiError> {
         way::set_secret(&self.shared, name, value).await
     }
 

@@ -4,7 +4,7 @@
 //! that task is told once, and finds out itself whether the supervisor or only the connection is gone.
 //! Beside it there are connections for one request each ([`doors`]).
 
-mod doors;
+pub(crate) mod doors;
 
 use std::io;
 use std::os::fd::AsRawFd as _;

@@ -6,8 +6,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use protocol::{
-    ApprovalId, Boot, CutId, EffectId, EffectKind, Event, Offset, OpId, OpSpec, Origin, Outcome, Outgoing, Role,
-    SandboxId, SandboxName, SandboxSpec, Seq, SessionId, Settlement, UnixMillis, WorkspaceId,
+    ApprovalId, Boot, CutId, EffectId, EffectKind, Event, Offset, OpId, OpSpec, Origin, Outcome,
+    Outgoing, Role, SandboxId, SandboxName, SandboxSpec, Seq, SessionId, Settlement, UnixMillis,
+    WorkspaceId,
 };
 
 /// Identity of a command, for "the same id again": equal means attach, different means refuse.

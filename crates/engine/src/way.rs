@@ -1,17 +1,25 @@
 //! The way out of a sandbox: its policy, the gateway at its doors, secrets under its lease, and the words of people.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use egress::{Approval, Approver, Ask, BoxFuture, Egress, Ledger, Owners, Parts, Secrets};
-use policy::{Explanation, Policy};
+use egress::{
+    Approval, Approver, Ask, BoxFuture, Doors, Egress, Ledger, Owners, Parts, Placeholder, Secrets,
+};
+use policy::{Explanation, Policy, Shown};
+use protocol::control::{Door, DoorKind};
 use protocol::egress::{
     ApprovalView, CheckRequest, DecideApproval, DenialView, EffectState, EffectView, PolicyView,
+    SecretView,
 };
 use protocol::{
-    ApiError, ApprovalId, EffectId, Epoch, ErrorCode, Event, OpId, Outgoing, Passed, SandboxId, Seq, Stored,
+    ApiError, ApprovalId, EffectId, Epoch, ErrorCode, Event, OpId, Outgoing, Passed, SandboxId,
+    Seq, Stored,
 };
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -23,6 +31,8 @@ use crate::{error, link};
 
 /// Events read at a time.
 const PAGE: usize = 1024;
+/// Placeholders of a sandbox, in its state directory.
+const PLACEHOLDERS: &str = "placeholders.json";
 /// What became of a request whose daemon was killed.
 const LOST: &str = "the daemon was lost while it was under way";
 
@@ -33,6 +43,8 @@ pub(crate) struct Way {
     egress: watch::Sender<Option<Arc<Egress>>>,
     policy: Mutex<Arc<Policy>>,
     serving: Mutex<Option<AbortHandle>>,
+    /// Placeholders by the names of their secrets, once they were read or made.
+    shown: Mutex<Option<BTreeMap<String, String>>>,
 }
 
 impl Way {
@@ -43,6 +55,7 @@ impl Way {
             egress: watch::Sender::new(None),
             policy: Mutex::new(Arc::new(Policy::empty())),
             serving: Mutex::default(),
+            shown: Mutex::default(),
         }
     }
 
@@ -56,8 +69,8 @@ impl Way {
                 Err(_) => None,
             };
             let Some(egress) = egress else { return };
-            match link::doors(&way.dir, way.epoch).await {
-                Ok(doors) => egress.serve(doors).await,
+            match link::doors::doors(&way.dir, way.epoch).await {
+                Ok(open) => egress.serve(sorted(open)).await,
                 Err(why) => {
                     // Nothing leaves then, which is what an empty policy says.
                     tracing::warn!(why = %error::chain(&why), dir = %way.dir.display(), "a sandbox has no way out");
@@ -82,6 +95,33 @@ impl Way {
         }
     }
 
+    /// Returns what operations find in their environment in place of secrets.
+    pub(crate) fn environment(&self) -> BTreeMap<String, String> {
+        let policy = self.policy();
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(texts) = &*shown else {
+            return BTreeMap::new();
+        };
+        let named = policy.secrets().filter_map(|secret| {
+            let Some(Shown::Env(variable)) = &secret.placeholder else {
+                return None;
+            };
+            Some((variable.clone(), texts.get(&secret.name)?.clone()))
+        });
+        named.collect()
+    }
+
+    fn placeholders(&self) -> Vec<Placeholder> {
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let texts = shown.iter().flatten();
+        texts
+            .map(|(secret, text)| Placeholder {
+                secret: secret.clone(),
+                text: text.clone(),
+            })
+            .collect()
+    }
+
     fn policy(&self) -> Arc<Policy> {
         let policy = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&policy)
@@ -97,12 +137,38 @@ impl Way {
     }
 }
 
-/// Reads a policy.
+/// Sorts a boot's doors by what arrives there.
+fn sorted(open: Vec<(Door, OwnedFd)>) -> Doors {
+    let mut doors = Doors::default();
+    for (door, socket) in open {
+        match door.kind {
+            DoorKind::Tcp => doors.tcp.push(socket.into()),
+            DoorKind::Udp => doors.dns = Some(socket.into()),
+            DoorKind::Proxy => doors.proxy = Some(socket.into()),
+        }
+    }
+    doors
+}
+
+/// Reads a policy that somebody gives.
 pub(crate) fn parse(text: &str) -> Result<Policy, ApiError> {
-    Policy::parse(text).map_err(|wrong| {
-        ApiError::new(ErrorCode::Invalid, format!("the policy is not usable: {wrong}"))
-            .hint("`durable policy check` says what a policy allows")
-    })
+    let unusable = |why: &dyn std::fmt::Display| {
+        let what = format!("the policy is not usable: {why}");
+        ApiError::new(ErrorCode::Invalid, what).hint("docs/egress.md describes the format")
+    };
+    let policy = Policy::parse(text).map_err(|wrong| unusable(&wrong))?;
+    for secret in policy.secrets() {
+        let source = secret.from.parse::<secret::Source>();
+        source.map_err(|wrong| unusable(&format!("secret `{}`: {wrong}", secret.name)))?;
+        if matches!(secret.placeholder, Some(Shown::File(_))) {
+            let files = format!(
+                "secret `{}`: a placeholder can stand in a variable only, not in a file",
+                secret.name
+            );
+            return Err(unusable(&files));
+        }
+    }
+    Ok(policy)
 }
 
 /// Returns the ports at which a policy wants doors, besides those that every sandbox has.
@@ -140,7 +206,7 @@ struct Supervisor {
 impl Owners for Supervisor {
     fn owner(&self, client: SocketAddr, server: SocketAddr) -> BoxFuture<'_, Option<OpId>> {
         Box::pin(async move {
-            let owner = link::owner(&self.dir, self.epoch, client, server).await;
+            let owner = link::doors::owner(&self.dir, self.epoch, client, server).await;
             owner.unwrap_or_else(|why| {
                 tracing::debug!(why = %error::chain(&why), "nobody says whose connection it is");
                 None
@@ -165,10 +231,21 @@ impl Secrets for Released {
             let policy = self.way.policy();
             let source = policy.secrets().find(|secret| secret.name == name);
             let source = source.ok_or_else(|| format!("the policy names no secret `{name}`"))?;
-            let source: secret::Source = source.from.parse().map_err(|e| format!("{e}"))?;
+            let source: secret::Source = source
+                .from
+                .parse()
+                .map_err(|wrong: secret::SourceError| wrong.to_string())?;
             let value = self.shared.secrets.resolve(&source).await;
             value.map_err(|why| error::chain(&why))
         })
+    }
+
+    fn fingerprint(&self, value: &secret::Value) -> String {
+        value.fingerprint(self.shared.secrets.fingerprint_key())
+    }
+
+    fn placeholders(&self) -> Vec<Placeholder> {
+        self.way.placeholders()
     }
 }
 
@@ -185,7 +262,9 @@ impl Approver for People {
                 rule: ask.rule,
                 digest: ask.digest,
             };
-            let asked = self.handle.ask(|reply| Request::Approval { question, reply });
+            let asked = self
+                .handle
+                .ask(|reply| Request::Approval { question, reply });
             let word = match asked.await {
                 Ok(word) => word,
                 Err(problem) => {
@@ -252,7 +331,7 @@ impl Handle {
             approver: Arc::new(People {
                 handle: self.clone(),
             }),
-            resolver: egress::host_resolver(),
+            resolver: Arc::new(egress::SystemResolver),
         });
         self.way.egress.send_replace(Some(egress));
     }
@@ -284,15 +363,78 @@ impl Handle {
         self.way.set_policy(&policy);
         let ports: BTreeSet<u16> = policy.ports();
         if !ports.is_empty() {
-            let ports = ports.into_iter().collect();
-            // Where nothing runs, the next start opens them.
-            if let Err(why) = link::listen(&self.way.dir, self.way.epoch, ports).await {
-                tracing::debug!(sandbox = %self.name, why = %error::chain(&why), "no doors were added");
-            } else {
-                self.way.serve();
+            let ports: Vec<u16> = ports.into_iter().collect();
+            match link::doors::listen(&self.way.dir, self.way.epoch, &ports).await {
+                Ok(doors) => {
+                    for port in doors.unopened {
+                        tracing::warn!(sandbox = %self.name, port = port.port, problem = %port.problem, "a door is missing");
+                    }
+                    self.way.serve();
+                }
+                // Where nothing runs, the next start opens them.
+                Err(why) => {
+                    tracing::debug!(sandbox = %self.name, why = %error::chain(&why), "no doors were added");
+                }
             }
         }
+        self.show_placeholders().await;
         Ok(view(text))
+    }
+
+    /// Makes the placeholders that the policy wants shown and that this sandbox has none of yet. They stay what they are, whatever
+    /// becomes of the secrets: a program that runs for days goes on with what it found.
+    pub(crate) async fn show_placeholders(&self) {
+        let policy = self.way.policy();
+        let wanted = policy
+            .secrets()
+            .filter(|secret| secret.placeholder.is_some());
+        let wanted: Vec<(String, String)> = wanted
+            .map(|secret| (secret.name.clone(), secret.from.clone()))
+            .collect();
+        if wanted.is_empty() {
+            return;
+        }
+        let file = self.way.dir.join(PLACEHOLDERS);
+        let known = {
+            let shown = self.way.shown.lock();
+            shown.unwrap_or_else(PoisonError::into_inner).clone()
+        };
+        let mut texts = match known {
+            Some(known) => known,
+            None => std::fs::read(&file)
+                .ok()
+                .and_then(|text| serde_json::from_slice(&text).ok())
+                .unwrap_or_default(),
+        };
+        let before = texts.len();
+        for (name, from) in wanted {
+            if texts.contains_key(&name) {
+                continue;
+            }
+            let Ok(source) = from.parse::<secret::Source>() else {
+                continue;
+            };
+            match self.shared.secrets.resolve(&source).await {
+                Ok(value) => {
+                    let text = secret::placeholder(&value, &rand::random());
+                    texts.insert(name, text);
+                }
+                Err(why) => {
+                    tracing::warn!(sandbox = %self.name, secret = name, why = %error::chain(&why), "no placeholder is shown");
+                }
+            }
+        }
+        if texts.len() > before
+            && let Err(why) = keep_placeholders(&file, &texts)
+        {
+            tracing::warn!(sandbox = %self.name, %why, "the placeholders will be others after a restart of the daemon");
+        }
+        let mut shown = self
+            .way
+            .shown
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *shown = Some(texts);
     }
 
     /// Says what the policy in force makes of a request.
@@ -454,13 +596,74 @@ fn remembering(policy: &str, request: &Outgoing, allow: bool) -> String {
     let table = starts.filter(|(_, line)| line.trim_start().starts_with('['));
     let at = table.map(|(start, _)| start).next();
     let (head, tail) = policy.split_at(at.unwrap_or(policy.len()));
-    let gap = if head.is_empty() || head.ends_with('\n') { "" } else { "\n" };
+    let gap = if head.is_empty() || head.ends_with('\n') {
+        ""
+    } else {
+        "\n"
+    };
     format!("{head}{gap}{rule}{tail}")
 }
 
 fn view(policy: String) -> PolicyView {
     let digest = blake3::hash(policy.as_bytes()).to_hex().to_string();
     PolicyView { policy, digest }
+}
+
+fn keep_placeholders(
+    file: &std::path::Path,
+    texts: &BTreeMap<String, String>,
+) -> std::io::Result<()> {
+    let fresh = file.with_extension("new");
+    let mut options = std::fs::File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut to = options.open(&fresh)?;
+    to.write_all(serde_json::to_string(texts)?.as_bytes())?;
+    to.sync_all()?;
+    std::fs::rename(fresh, file)
+}
+
+pub(crate) async fn set_secret(
+    shared: &Shared,
+    name: String,
+    value: secret::Value,
+) -> Result<SecretView, ApiError> {
+    shared
+        .secrets
+        .set(&name, value)
+        .await
+        .map_err(|e| of_secret(&e))?;
+    let all = secrets(shared).await?;
+    let set = all.into_iter().find(|view| view.name == name);
+    set.ok_or_else(|| no_secret(&name))
+}
+
+pub(crate) async fn secrets(shared: &Shared) -> Result<Vec<SecretView>, ApiError> {
+    let entries = shared.secrets.list().await.map_err(|e| of_secret(&e))?;
+    let views = entries.into_iter().map(|entry| SecretView {
+        name: entry.name,
+        changed_at_ms: entry.changed,
+        fingerprint: entry
+            .fingerprint
+            .unwrap_or_else(|why| format!("(cannot be opened: {})", error::chain(&why))),
+    });
+    Ok(views.collect())
+}
+
+pub(crate) async fn remove_secret(shared: &Shared, name: String) -> Result<(), ApiError> {
+    match shared.secrets.remove(&name).await {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(no_secret(&name)),
+        Err(why) => Err(of_secret(&why)),
+    }
+}
+
+fn no_secret(name: &str) -> ApiError {
+    ApiError::new(ErrorCode::NotFound, format!("there is no secret `{name}`"))
+        .hint("`durable secret ls` lists them")
+}
+
+fn of_secret(why: &secret::Error) -> ApiError {
+    ApiError::new(ErrorCode::Invalid, error::chain(why))
 }
 
 /// Goes through a journal from its first event on.

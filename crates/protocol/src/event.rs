@@ -7,9 +7,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ApprovalId, Boot, CutId, DenyReason, EffectId, EffectKind, Epoch, ModelRequestId, Offset, OpId, OpSpec,
-    Origin, Outgoing, Passed, SandboxId, SandboxName, SandboxSpec, SecretUse, Seq, SessionId,
-    Settlement, UnixMillis, WorkspaceId, base64_bytes,
+    ApprovalId, Boot, CutId, DenyReason, EffectId, EffectKind, Epoch, ModelRequestId, Offset, OpId,
+    OpSpec, Origin, Outgoing, Passed, SandboxId, SandboxName, SandboxSpec, SecretUse, Seq,
+    SessionId, Settlement, UnixMillis, WorkspaceId, base64_bytes,
 };
 
 /// The version written into new events. A reader refuses a higher one.

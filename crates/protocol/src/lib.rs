@@ -27,8 +27,8 @@ pub use event::{
     chain_hash,
 };
 pub use ids::{
-    ApprovalId, Boot, CutId, EffectId, Epoch, IdError, ModelRequestId, Offset, OpId, SandboxId, SandboxName,
-    Seq, SessionId, UnixMillis, WorkspaceId,
+    ApprovalId, Boot, CutId, EffectId, Epoch, IdError, ModelRequestId, Offset, OpId, SandboxId,
+    SandboxName, Seq, SessionId, UnixMillis, WorkspaceId,
 };
 pub use op::{OpSpec, Origin, Outcome, Replay, Role, Settlement, Stream, TtySize};
 pub use sandbox::{CrashPolicy, Image, Limits, SandboxSpec, StoreAt};

@@ -178,10 +178,23 @@ mod tests {
     #[test]
     fn a_program_gets_what_it_needs_and_no_other_variable() {
         let asked = Asked::new(&["op"], &["OP_*", "VAULT_ADDR"]);
-        for name in ["PATH", "HOME", "XDG_RUNTIME_DIR", "LC_ALL", "OP_SESSION_x", "VAULT_ADDR"] {
+        for name in [
+            "PATH",
+            "HOME",
+            "XDG_RUNTIME_DIR",
+            "LC_ALL",
+            "OP_SESSION_x",
+            "VAULT_ADDR",
+        ] {
             assert!(asked.takes(name), "{name}");
         }
-        for name in ["GITHUB_TOKEN", "VAULT_TOKEN", "LD_PRELOAD", "PATHS", "DURABLE_AGE_IDENTITY"] {
+        for name in [
+            "GITHUB_TOKEN",
+            "VAULT_TOKEN",
+            "LD_PRELOAD",
+            "PATHS",
+            "DURABLE_AGE_IDENTITY",
+        ] {
             assert!(!asked.takes(name), "{name}");
         }
     }

@@ -245,7 +245,12 @@ impl Sources {
             Source::Env(name) => self
                 .env
                 .get(name)
-                .map(|value| (Value::of_output(&zeroize::Zeroizing::new(value.into_vec())), None))
+                .map(|value| {
+                    (
+                        Value::of_output(&zeroize::Zeroizing::new(value.into_vec())),
+                        None,
+                    )
+                })
                 .ok_or(Why::NotSet),
             Source::File(path) => {
                 let path = path.clone();
@@ -259,9 +264,10 @@ impl Sources {
                 let read = self.in_time(source, read).await.flatten();
                 read.map(|(value, stamp)| (value, Some(stamp)))
             }
-            Source::Keyring { service, account } => {
-                self.keyring(service, account).await.map(|value| (value, None))
-            }
+            Source::Keyring { service, account } => self
+                .keyring(service, account)
+                .await
+                .map(|value| (value, None)),
             Source::OnePassword(reference) => {
                 let argv = ["op", "read", "--no-newline", reference];
                 self.run(&Asked::new(&argv, &ONE_PASSWORD)).await
@@ -287,8 +293,21 @@ impl Sources {
     async fn keyring(&self, service: &str, account: &str) -> std::result::Result<Value, Why> {
         let mut why = None;
         for attribute in ["username", "account"] {
-            let argv = ["secret-tool", "lookup", "service", service, attribute, account];
-            match ask(&Asked::new(&argv, &[]), self.env.all().into_iter(), self.patience).await? {
+            let argv = [
+                "secret-tool",
+                "lookup",
+                "service",
+                service,
+                attribute,
+                account,
+            ];
+            match ask(
+                &Asked::new(&argv, &[]),
+                self.env.all().into_iter(),
+                self.patience,
+            )
+            .await?
+            {
                 Answer::Said(bytes) => return Ok(Value::of_output(&bytes)),
                 Answer::Nothing(failed) => why = why.or(Some(failed)),
             }

@@ -3,7 +3,9 @@
 use axum::Json;
 use utoipa::OpenApi as _;
 
-use crate::api::{checkpoints, egress, files, images, journal, ops, remote, sandboxes, sessions, trees};
+use crate::api::{
+    checkpoints, egress, files, images, journal, ops, remote, sandboxes, sessions, trees,
+};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(

@@ -1,6 +1,6 @@
 //! A server of the internet as a test sees it: HTTPS or HTTP on loopback, which keeps everything that it was sent.
 
-use std::io::{self, BufRead as _, BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};

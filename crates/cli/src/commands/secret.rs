@@ -104,10 +104,13 @@ fn value(name: &str) -> Result<Vec<u8>, ApiError> {
         len if len > LONGEST => "is longer than 64 KiB",
         _ => return Ok(value),
     };
-    Err(
-        ApiError::new(ErrorCode::Invalid, format!("the value of secret `{name}` {wrong}"))
-            .hint(format!("give it on standard input: `durable secret set {name} < FILE`")),
+    Err(ApiError::new(
+        ErrorCode::Invalid,
+        format!("the value of secret `{name}` {wrong}"),
     )
+    .hint(format!(
+        "give it on standard input: `durable secret set {name} < FILE`"
+    )))
 }
 
 async fn list(world: &World) -> Outcome {

@@ -2,11 +2,6 @@
 //!
 //! All of it needs the epoch that the supervisor obeys, so that a daemon which was replaced gets at nothing.
 
-#![cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the engine serves no doors yet")
-)]
-
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;

@@ -315,6 +315,7 @@ impl Handle {
                 format!("argument {bad:?} holds a NUL byte"),
             ));
         }
+        self.show_placeholders().await;
         self.ask(|reply| Request::Exec {
             op,
             spec,

@@ -119,6 +119,7 @@ impl Sandbox {
             env.entry("TERM".to_owned())
                 .or_insert_with(|| "xterm-256color".to_owned());
         }
+        env.extend(self.way.environment());
         env.extend(spec.env.clone());
         // Helpers of ours need every right on the files; they are ours, not the image's.
         let default = defaults

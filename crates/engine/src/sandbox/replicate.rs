@@ -78,6 +78,7 @@ impl Sandbox {
             requests,
             sender: self.sender.clone(),
             gateway: self.replica.gateway.clone(),
+            way: self.way.clone(),
             // For a push, which makes no forks.
             forking: std::sync::Arc::default(),
         };

@@ -80,7 +80,9 @@ pub(crate) async fn effects(
     Query(of): Query<OfOp>,
 ) -> Answer<Json<Vec<EffectView>>> {
     let op: Option<OpId> = of.op.as_deref().map(parse).transpose()?;
-    Ok(Json(engine.get(&parse(&name)?)?.effects(op.as_ref()).await?))
+    Ok(Json(
+        engine.get(&parse(&name)?)?.effects(op.as_ref()).await?,
+    ))
 }
 
 /// Lists the requests that wait for a person's word, oldest first.
