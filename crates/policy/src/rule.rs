@@ -61,6 +61,10 @@ pub(crate) struct Rule {
     pub(crate) websocket: Option<bool>,
     pub(crate) inject: Vec<Injection>,
     pub(crate) limits: Budget,
+    /// These two as they were written.
+    pub(crate) written: String,
+    /// Whether it is an answer of a person, which may leave nothing to the rules below it.
+    pub(crate) remembered: bool,
     pub(crate) addresses: Vec<Net>,
     pub(crate) roots: Option<String>,
 }
@@ -310,6 +314,7 @@ impl Rule {
             return false;
         };
         !self.denies()
+            && !self.remembered
             && !self.is_narrow()
             && (below.is_open() || !self.is_open())
             && (self.plain || !below.plain)

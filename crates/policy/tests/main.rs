@@ -19,4 +19,6 @@ mod preset;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
+mod remembered;
+#[cfg(test)]
 mod world;
