@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use crate::ask::Request;
 use crate::git::GitAct;
-use crate::host::Host;
 use crate::parse;
 use crate::path;
 use crate::policy::Policy;
@@ -88,11 +87,7 @@ fn write(
         Says::Allow => Action::Allow,
         Says::Deny => Action::Deny,
     };
-    let (host, port) = (&asked.host, asked.port);
-    let host = match host {
-        Host::Name(name) => name.clone(),
-        Host::Ip(ip) => ip.to_string(),
-    };
+    let (host, port) = (asked.host, asked.port);
     let mut text = format!("[[rule]]\nname = \"{name}\"\nhosts = [\"{host}\"]\nports = [{port}]\n");
     if says == Says::Allow {
         if !asked.tls {
