@@ -40,9 +40,11 @@ build: deps
 
 fmt:
 	cargo fmt --all
+	cargo fmt --manifest-path fuzz/Cargo.toml
 
 lint:
 	cargo fmt --all -- --check
+	cargo fmt --manifest-path fuzz/Cargo.toml -- --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 
