@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use egress::{
     Approval, Approver, Ask, BoxFuture, Doors, Egress, Ledger, Owners, Parts, Placeholder, Secrets,
 };
-use policy::{Explanation, Policy, Shown};
+use policy::{Explanation, Host, Policy, Says, Scope, Shown};
 use protocol::control::{Door, DoorKind};
 use protocol::egress::{
     ApprovalView, CheckRequest, DecideApproval, DenialView, EffectState, EffectView, PolicyView,
@@ -557,51 +557,49 @@ impl Handle {
             allow,
             reply,
         });
-        let request = decided.await?;
+        let (request, rule) = decided.await?;
         if word.remember {
-            let policy = remembering(self.way.policy().text(), &request, allow);
+            let policy = remembering(&self.way.policy(), &rule, &request, allow)?;
             self.set_policy(policy).await?;
         }
         Ok(())
     }
 }
 
-/// Writes a person's word into a policy as its first rule: the first that matches decides.
-fn remembering(policy: &str, request: &Outgoing, allow: bool) -> String {
-    let quoted = |text: &str| serde_json::Value::from(text).to_string();
-    let mut rule = format!(
-        "[[rule]]\nname = \"remembered-{:08x}\"\nhosts = [{}]\nports = [{}]\n",
-        rand::random::<u32>(),
-        quoted(&request.host),
-        request.port
-    );
-    if let Some(method) = &request.method {
-        rule.push_str(&format!("methods = [{}]\n", quoted(method)));
-    }
-    if let Some(path) = &request.path {
-        let path = path.split('?').next().unwrap_or(path);
-        rule.push_str(&format!("paths = [{}]\n", quoted(path)));
-    }
-    if matches!(request.protocol.as_str(), "http" | "ws") {
-        rule.push_str("plain = true\n");
-    }
-    let action = if allow { "allow" } else { "deny" };
-    rule.push_str(&format!("action = \"{action}\"\n\n"));
-    // Before the first table: what stands above it belongs to the whole.
-    let starts = policy.lines().scan(0, |at, line| {
-        let start = *at;
-        *at += line.len() + 1;
-        Some((start, line))
-    });
-    let table = starts.filter(|(_, line)| line.trim_start().starts_with('['));
-    let at = table.map(|(start, _)| start).next();
-    let (head, tail) = policy.split_at(at.unwrap_or(policy.len()));
-    let gap = if head.is_empty() || head.ends_with('\n') {
-        ""
-    } else {
-        "\n"
+/// Makes a person's word a rule of a policy, and returns its text.
+fn remembering(
+    policy: &Policy,
+    rule: &str,
+    asked: &Outgoing,
+    allow: bool,
+) -> Result<String, ApiError> {
+    let host =
+        Host::parse(&asked.host).map_err(|e| error::internal("no host was asked for", &e))?;
+    let (path, query) = match asked.path.as_deref().unwrap_or("/").split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (asked.path.as_deref().unwrap_or("/"), None),
     };
-    format!("{head}{gap}{rule}{tail}")
+    let method = asked.method.as_deref().unwrap_or("GET");
+    let act = policy::git_act(method, path, query);
+    let request = policy::Request {
+        host: &host,
+        port: asked.port,
+        tls: matches!(asked.protocol.as_str(), "https" | "wss"),
+        method,
+        path,
+        query,
+        websocket: matches!(asked.protocol.as_str(), "ws" | "wss"),
+        git: act.as_ref(),
+    };
+    let says = if allow { Says::Allow } else { Says::Deny };
+    let remembered = policy.remember(rule, &request, says, Scope::Request);
+    let remembered = remembered.map_err(|why| {
+        ApiError::new(
+            ErrorCode::Invalid,
+            format!("the word was given, and holds once: {why}"),
+        )
+    })?;
+    Ok(remembered.text().to_owned())
 }
 
 fn view(policy: String) -> PolicyView {

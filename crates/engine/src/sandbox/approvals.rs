@@ -97,12 +97,12 @@ impl Sandbox {
         answer(turn, reply, Ok(heard));
     }
 
-    /// Takes a person's word. Returns what was asked.
+    /// Takes a person's word. Returns what was asked, and by which rule.
     pub(super) fn decide_approval(
         &mut self,
         approval: ApprovalId,
         allowed: bool,
-        reply: Reply<Outgoing>,
+        reply: Reply<(Outgoing, String)>,
         turn: &mut Turn,
     ) {
         let asked = match self.state.approvals.get(&approval) {
@@ -117,7 +117,7 @@ impl Sandbox {
                 return answer(turn, reply, Err(problem));
             }
         };
-        let request = asked.request.clone();
+        let question = (asked.request.clone(), asked.rule.clone());
         if asked.allowed != Some(allowed) {
             let decided = Event::ApprovalDecided {
                 approval: approval.clone(),
@@ -134,7 +134,7 @@ impl Sandbox {
                 let _gone = word.send(allowed);
             }
         }));
-        answer(turn, reply, Ok(request));
+        answer(turn, reply, Ok(question));
     }
 
     pub(super) fn approval_views(&self) -> Vec<ApprovalView> {

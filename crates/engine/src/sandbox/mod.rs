@@ -208,7 +208,7 @@ pub(crate) enum Request {
     Decide {
         approval: protocol::ApprovalId,
         allow: bool,
-        reply: Reply<protocol::Outgoing>,
+        reply: Reply<(protocol::Outgoing, String)>,
     },
     OpenEffects {
         reply: Reply<Vec<protocol::EffectId>>,
