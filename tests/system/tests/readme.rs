@@ -38,6 +38,11 @@ fn its_commands_work_as_written() -> Res<()> {
         here.join("Makefile"),
         "all:\n\techo built >> log\ntest:\n\techo tested >> log\n",
     )?;
+    std::fs::write(here.join("token.txt"), "ghp_of_a_test\n")?;
+    std::fs::write(
+        here.join("policy.toml"),
+        "[[rule]]\nname = \"app\"\naction = \"allow\"\nhosts = [\"github.com\"]\npaths = [\"/acme/**\"]\n",
+    )?;
     std::fs::create_dir(here.join("fixes"))?;
     std::fs::write(here.join("fixes/one.sh"), "#!/bin/sh\necho fixed > fix\n")?;
     let shell = |line: &str| -> Res<String> {
