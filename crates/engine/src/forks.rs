@@ -13,7 +13,8 @@ use protocol::{
 use tokio::sync::{OwnedRwLockReadGuard, watch};
 use workspace::Pool;
 
-use crate::engine::{Engine, Founded, new_workspace};
+use crate::create::{Founded, new_workspace};
+use crate::engine::Engine;
 use crate::error;
 use crate::flush::{Flush, Fresh};
 use crate::models;

@@ -8,6 +8,7 @@
 
 mod branch;
 mod compose;
+mod create;
 mod engine;
 mod error;
 mod files;
@@ -25,6 +26,7 @@ mod sandbox;
 mod session;
 mod shared;
 pub mod spool;
+mod startup;
 pub mod state;
 mod trees;
 

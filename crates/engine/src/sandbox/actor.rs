@@ -15,8 +15,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::checkpoints::{Asked, Holds, Place, release};
 use super::cuts::{Settling, Taken};
-use super::life::{AfterCrash, Crashed, Up};
+use super::loss::{AfterCrash, Crashed};
 use super::replicate::{Replica, Waits};
+use super::start::Up;
 use super::{Attached, Handle, Progress, QUEUE, Reply, Request, StdinState};
 use crate::forks::{self, Made};
 use crate::link::Link;

@@ -6,11 +6,13 @@
 mod actor;
 mod checkpoints;
 mod cuts;
-mod life;
+mod loss;
 mod ops;
 mod removal;
 mod replicate;
 mod shim;
+mod start;
+mod stop;
 
 use std::path::PathBuf;
 use std::sync::Arc;

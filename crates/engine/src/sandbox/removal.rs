@@ -7,7 +7,7 @@ use protocol::{ApiError, ErrorCode, WorkspaceId};
 
 use super::Reply;
 use super::actor::{Done, Phase, ROOM_AGAIN, Sandbox, Turn, answer};
-use super::life::STOP_SLACK;
+use super::stop::STOP_SLACK;
 use crate::error;
 use crate::shared::Shared;
 use crate::trees::blocking;
