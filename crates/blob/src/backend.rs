@@ -41,11 +41,7 @@ impl Backend {
         let (handle, driver) = drive()?;
         // A cloud client wants a runtime around it when made.
         let inside = handle.enter();
-        let dir = match url.split_once("://") {
-            None => Some(url),
-            Some(("file", path)) => Some(path),
-            Some(_) => None,
-        };
+        let dir = directory(url);
         let (store, root) = dir.map_or_else(|| cloud(url), local)?;
         drop(inside);
         Ok(Self {
@@ -290,7 +286,6 @@ fn local(path: &str) -> Result<(Arc<dyn ObjectStore>, Path)> {
     Ok((Arc::new(store), Path::default()))
 }
 
-#[cfg(feature = "cloud")]
 fn cloud(url: &str) -> Result<(Arc<dyn ObjectStore>, Path)> {
     let parsed =
         url::Url::parse(url).map_err(|why| Error::Invalid(format!("{url:?} is no URL: {why}")))?;
@@ -307,11 +302,4 @@ fn cloud(url: &str) -> Result<(Arc<dyn ObjectStore>, Path)> {
     let (store, root) =
         object_store::parse_url_opts(&parsed, options).map_err(failed("open", url))?;
     Ok((store.into(), root))
-}
-
-#[cfg(not(feature = "cloud"))]
-fn cloud(url: &str) -> Result<(Arc<dyn ObjectStore>, Path)> {
-    Err(Error::Invalid(format!(
-        "this build has no cloud stores: {url:?} cannot be opened"
-    )))
 }

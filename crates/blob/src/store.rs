@@ -35,8 +35,8 @@ pub struct Store {
 impl Store {
     /// Opens a store, and makes one where there is none: encrypted to `key` if one is given.
     ///
-    /// `url` is a path, `file:///dir`, and with the feature `cloud` `s3://bucket/prefix`, `gs://…` or `az://…`, whose
-    /// credentials come from the environment.
+    /// `url` is a path, `file:///dir`, `s3://bucket/prefix`, `gs://…` or `az://…`; a cloud's credentials come from the
+    /// environment.
     ///
     /// # Errors
     ///
