@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::error::{Error, Result};
+use crate::store::directory;
 
 /// An object as a listing tells it.
 #[derive(Debug, Clone)]
@@ -47,7 +48,7 @@ impl Backend {
         Ok(Self {
             store,
             root,
-            dir: dir.map(PathBuf::from),
+            dir: dir.map(std::path::Path::to_owned),
             handle,
             _driver: driver,
         })
@@ -273,15 +274,15 @@ fn drive() -> Result<(Handle, oneshot::Sender<()>)> {
     Ok((handle, stop))
 }
 
-fn local(path: &str) -> Result<(Arc<dyn ObjectStore>, Path)> {
-    if !path.starts_with('/') {
+fn local(path: &std::path::Path) -> Result<(Arc<dyn ObjectStore>, Path)> {
+    if !path.is_absolute() {
         return Err(Error::Invalid(format!(
             "{path:?} is no absolute path and no URL"
         )));
     }
     std::fs::create_dir_all(path).map_err(Error::io("create", path))?;
     let store = object_store::local::LocalFileSystem::new_with_prefix(path)
-        .map_err(failed("open", path))?
+        .map_err(failed("open", &path.to_string_lossy()))?
         .with_fsync(true);
     Ok((Arc::new(store), Path::default()))
 }

@@ -1,6 +1,6 @@
 //! A blob store, opened.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend::Backend;
@@ -20,6 +20,16 @@ pub struct Options {
     pub cache: Option<PathBuf>,
     /// How many threads read, hash and compress; 0 for as many as the machine has.
     pub threads: usize,
+}
+
+/// Returns the directory that a store's address means, `/dir` or `file:///dir`; none where it means a bucket.
+#[must_use]
+pub fn directory(url: &str) -> Option<&Path> {
+    match url.split_once("://") {
+        None => Some(Path::new(url)),
+        Some(("file", path)) => Some(Path::new(path)),
+        Some(_) => None,
+    }
 }
 
 /// A blob store: a directory or a bucket with snapshots.
