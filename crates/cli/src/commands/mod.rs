@@ -13,6 +13,7 @@ mod exec;
 mod fork;
 mod harness;
 mod image;
+mod inside;
 mod log;
 mod ls;
 mod op;
@@ -263,12 +264,6 @@ fn print_json<T: Serialize>(answer: &T) -> Result<(), ApiError> {
 /// Writes text so that it can stand in an address.
 fn percent(text: &str) -> String {
     percent_bytes(text.as_bytes())
-}
-
-/// Makes the query that names a path in a sandbox, of any bytes, and with whose rights.
-fn at(path: &std::ffi::OsStr, user: Option<&str>) -> String {
-    let user = user.map_or(String::new(), |user| format!("&user={}", percent(user)));
-    format!("path={}{user}", percent_bytes(path.as_encoded_bytes()))
 }
 
 fn percent_bytes(bytes: &[u8]) -> String {
