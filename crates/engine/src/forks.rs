@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use protocol::api::{ForkSandbox, SandboxView};
+use protocol::api::{ForkSandbox, MAX_FORKS, SandboxView};
 use protocol::{
     ApiError, CutId, ErrorCode, Event, SandboxId, SandboxName, SandboxSpec, WorkspaceId,
 };
@@ -24,9 +24,6 @@ use crate::session;
 use crate::shared::Shared;
 use crate::state::State;
 use crate::trees::blocking;
-
-/// Forks of one request: more is a mistake, or a way to fill a disk.
-const MAX_FORKS: usize = 1024;
 
 /// Tells when a fork's files are there, or that they could not be made.
 pub(crate) type Made = watch::Receiver<Option<Result<(), ApiError>>>;
@@ -77,11 +74,13 @@ impl Engine {
         ask: ForkSandbox,
     ) -> Result<Vec<SandboxView>, ApiError> {
         let distinct: HashSet<&SandboxName> = ask.names.iter().collect();
-        if ask.names.is_empty() || ask.names.len() > MAX_FORKS || distinct.len() < ask.names.len() {
-            return Err(ApiError::new(
-                ErrorCode::Invalid,
-                format!("a fork needs 1 to {MAX_FORKS} names, each once"),
-            ));
+        let count = ask.names.len();
+        if count == 0 || count > MAX_FORKS || distinct.len() < count {
+            let message =
+                format!("a request for forks takes 1 to {MAX_FORKS} names, each once, not {count}");
+            return Err(
+                ApiError::new(ErrorCode::Invalid, message).hint("ask several times for more")
+            );
         }
         let source = self.get(name)?;
         self.shared.room_to_begin()?;

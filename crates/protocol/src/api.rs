@@ -136,10 +136,14 @@ pub struct CheckpointView {
     pub cost_bytes: Option<u64>,
 }
 
+/// The most forks of one request. Each has a journal, files and a task of its own; more at once is a mistake more likely than
+/// a wish.
+pub const MAX_FORKS: usize = 1000;
+
 /// Makes forks of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ForkSandbox {
-    /// What to call them, one each.
+    /// What to call them, one each; 1,000 at most.
     pub names: Vec<SandboxName>,
     /// A checkpoint's id or label, a place in the journal, or `start`; as it is now where not given.
     #[serde(default)]
