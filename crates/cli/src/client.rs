@@ -218,13 +218,12 @@ pub(crate) fn encode<B: Serialize>(body: &B) -> Result<Vec<u8>, ApiError> {
     serde_json::to_vec(body).map_err(|e| ApiError::new(ErrorCode::Internal, e.to_string()))
 }
 
-/// The connection broke: the daemon was killed, most likely. Whoever can resume does.
+/// The connection broke: the daemon was killed, most likely. Whoever can resume does; what else to do depends on the command.
 pub(crate) fn lost(error: &hyper::Error) -> ApiError {
     ApiError::new(
         ErrorCode::Unavailable,
         format!("the connection to the daemon broke: {error}"),
     )
-    .hint("run the command again: operations go on, and the same `--op` id attaches")
 }
 
 /// Starts a daemon on `data` and returns when it serves.

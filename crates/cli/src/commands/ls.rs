@@ -40,7 +40,7 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
             return match error.code {
                 // All the rest is listed.
                 ErrorCode::Denied => {
-                    world.tell(&error);
+                    let _failed = world.tell(&error);
                     Ok(ExitCode::from(UNSEEN))
                 }
                 _ => Err(error),

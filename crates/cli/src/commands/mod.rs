@@ -90,17 +90,58 @@ enum Command {
     Doctor(doctor::Args),
 }
 
+impl Command {
+    /// What to do when the daemon was lost in the middle, and nobody knows how far it had got.
+    fn after_loss(&self) -> &'static str {
+        match self {
+            Self::Exec(args) => args.after_loss(),
+            Self::Run(_) | Self::Attach(_) => {
+                "what was begun goes on: `durable ps` names its sandbox, `durable attach` shows it"
+            }
+            Self::Create(_) | Self::Fork(_) | Self::Pull(_) => {
+                "`durable ps` tells whether it was made; if it was not, run the command again"
+            }
+            Self::Checkpoint(_) | Self::Rewind(_) | Self::Compose(_) => {
+                "`durable log` tells whether it was done; if it was not, run the command again"
+            }
+            Self::Probe(_) => "run the command again: the forks of a probe go with the daemon",
+            Self::Stop(_) | Self::Rm(_) | Self::Cp(_) | Self::Push(_) => {
+                "run the command again: what is done already stays done"
+            }
+            Self::Ps(_)
+            | Self::Log(_)
+            | Self::Op(_)
+            | Self::Read(_)
+            | Self::Ls(_)
+            | Self::Cat(_)
+            | Self::Watch(_)
+            | Self::Diff(_)
+            | Self::Blame(_)
+            | Self::Image(_)
+            | Self::Harness(_)
+            | Self::Serve(_)
+            | Self::Store(_)
+            | Self::Doctor(_) => "run the command again",
+        }
+    }
+}
+
 /// What every command gets.
 pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) json: bool,
+    /// What to do where the daemon is lost.
+    after_loss: &'static str,
 }
 
 impl World {
-    /// Tells an error beside an answer, in the form that is wanted.
-    fn tell(&self, error: &ApiError) {
+    /// Tells an error, in the form that is wanted; returns the exit code that stands for it.
+    fn tell(&self, error: &ApiError) -> ExitCode {
         let form = if self.json { Form::Json } else { Form::Text };
-        let _code = failure::tell(error, form);
+        if crate::stream::broken(error) && error.hint.is_none() {
+            return failure::tell(&error.clone().hint(self.after_loss), form);
+        }
+        failure::tell(error, form)
     }
 }
 
@@ -152,14 +193,12 @@ pub(crate) fn run() -> ExitCode {
     let world = World {
         client: Client::new(data),
         json,
+        after_loss: cli.command.after_loss(),
     };
     let result = runtime.block_on(dispatch(cli.command, &world));
     // A read from a terminal cannot be taken back; it must not hold the process.
     runtime.shutdown_background();
-    match result {
-        Ok(code) => code,
-        Err(error) => failure::tell(&error, form),
-    }
+    result.unwrap_or_else(|error| world.tell(&error))
 }
 
 async fn dispatch(command: Command, world: &World) -> Outcome {
