@@ -115,6 +115,7 @@ async fn run(options: &Serve, data: &Path, starting: File) -> Result<(), ApiErro
     );
     let relay = engine.shared().relay.clone();
     let router = server::router(Arc::new(engine));
+    failpoint::hit("before_serving");
     let unix = Listener::Unix(api_socket(data)?);
     // It listens: those who wait for that may look.
     drop(starting);

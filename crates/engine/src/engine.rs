@@ -75,6 +75,7 @@ impl Engine {
             boot: None,
             seq: Seq(0),
             epoch: Epoch(0),
+            bound: false,
             open_ops: Vec::new(),
             ops: 0,
             last_cut: None,

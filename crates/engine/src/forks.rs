@@ -40,6 +40,15 @@ struct Failed {
     _held: Arc<Held>,
 }
 
+/// What a fork goes with, unless it is removed before or kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Binding {
+    /// Nothing: it stays.
+    None,
+    /// The client that asked for it, and the daemon.
+    Client,
+}
+
 /// A source that stays, and the cut of it that stays.
 #[derive(Clone)]
 pub(crate) struct Claim {
@@ -73,6 +82,17 @@ impl Engine {
         name: &SandboxName,
         ask: ForkSandbox,
     ) -> Result<Vec<SandboxView>, ApiError> {
+        let made = self.forked(name, ask, Binding::None).await?;
+        Ok(made.into_iter().map(|(_, view)| view).collect())
+    }
+
+    /// Makes forks as the request says.
+    pub(crate) async fn forked(
+        &self,
+        name: &SandboxName,
+        ask: ForkSandbox,
+        binding: Binding,
+    ) -> Result<Vec<(Handle, SandboxView)>, ApiError> {
         let distinct: HashSet<&SandboxName> = ask.names.iter().collect();
         let count = ask.names.len();
         if count == 0 || count > MAX_FORKS || distinct.len() < count {
@@ -122,7 +142,7 @@ impl Engine {
                 ..spec.clone()
             };
             let then = fresh.get(at).map(|fresh| fresh.event.clone());
-            self.fork_one(&source, &claim, spec, then)
+            self.fork_one(&source, &claim, spec, binding, then)
         });
         let results = futures_util::future::join_all(forks).await;
         let (mut made, mut problem) = (Vec::new(), None);
@@ -139,7 +159,7 @@ impl Engine {
             for ((handle, _), fresh) in made.iter().zip(fresh) {
                 session::spawn(handle.clone(), fresh.session);
             }
-            return Ok(made.into_iter().map(|(_, view)| view).collect());
+            return Ok(made);
         };
         Flush::take_back(&self.shared, &fresh);
         for (handle, _) in made {
@@ -155,6 +175,7 @@ impl Engine {
         source: &Handle,
         claim: &Claim,
         spec: SandboxSpec,
+        binding: Binding,
         then: Option<Event>,
     ) -> Result<(Handle, SandboxView), ApiError> {
         let name = spec.name.clone();
@@ -167,6 +188,7 @@ impl Engine {
             from_id: source.id,
             at: place.at,
             cut: place.cut.as_ref().map(|(_, cut)| cut.clone()),
+            bound: binding == Binding::Client,
         };
         let founded = self.found(&name, first, then).await?;
         failpoint::hit("after_forked");

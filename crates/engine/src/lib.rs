@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bound;
 mod branch;
 mod compose;
 mod create;
@@ -30,6 +31,7 @@ mod startup;
 pub mod state;
 mod trees;
 
+pub use bound::Bound;
 pub use engine::{Engine, Recovery};
 pub use files::{Changed, Files, Helper, Piece, Refusal};
 pub use sandbox::{Attached, Handle, Held, Place, Progress, StdinState};

@@ -94,8 +94,10 @@ impl Engine {
         }
         let mut sandboxes = HashMap::new();
         let mut recovering = Vec::new();
+        let mut bound = Vec::new();
         for (id, name, lease, state) in folded {
             let going_on = state.active_session().map(|(session, _)| session.clone());
+            let is_bound = state.bound;
             let failed = unmade.iter().find(|(unmade, _)| unmade.fork == id);
             let made = failed.map(|(_, problem)| watch::channel(Some(Err(problem.clone()))).1);
             let cuts = state.cuts.iter();
@@ -111,6 +113,9 @@ impl Engine {
                 lease.epoch,
                 files,
             );
+            if is_bound {
+                bound.push(handle.clone());
+            }
             recovering.push((handle.clone(), recovered, going_on));
             sandboxes.insert(name, handle);
         }
@@ -136,15 +141,15 @@ impl Engine {
             tracing::warn!(%failure, "the next start will take the machine for one that went down");
         }
         let (sandboxes, damaged) = (RwLock::new(sandboxes), RwLock::new(damaged));
-        Ok((
-            Self {
-                shared,
-                sandboxes,
-                damaged,
-                forks,
-            },
-            recovery,
-        ))
+        let engine = Self {
+            shared,
+            sandboxes,
+            damaged,
+            forks,
+        };
+        // Their clients had their connections with the daemon before this one.
+        futures_util::future::join_all(bound.iter().map(|fork| engine.let_go(fork))).await;
+        Ok((engine, recovery))
     }
 }
 

@@ -77,6 +77,9 @@ pub struct SandboxView {
     pub seq: Seq,
     /// The daemon's fencing number.
     pub epoch: Epoch,
+    /// Whether it is a fork that goes with the client that asked for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bound: bool,
     /// Operations that have not settled.
     pub open_ops: Vec<OpId>,
     /// Operations in all.

@@ -26,6 +26,8 @@ use crate::api::{checkpoints, files, images, journal, ops, remote, sandboxes, se
         checkpoints::list,
         checkpoints::label,
         checkpoints::fork,
+        checkpoints::fork_bound,
+        checkpoints::keep,
         checkpoints::rewind,
         remote::push,
         remote::pull,

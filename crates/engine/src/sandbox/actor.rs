@@ -814,6 +814,7 @@ pub(crate) fn view_of(name: &SandboxName, state: &State, head: Head, epoch: Epoc
         boot: None,
         seq: head.seq,
         epoch,
+        bound: state.bound,
         open_ops: state.open.clone(),
         ops: state.ops.len() as u64,
         last_cut: state.last_cut().cloned(),
