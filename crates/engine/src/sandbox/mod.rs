@@ -27,6 +27,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub(crate) use actor::{Files, spawn, view_of};
 pub use checkpoints::{Held, Place};
+pub(crate) use ops::PATH;
 pub(crate) use removal::remove_state;
 
 use crate::shared::Shared;
