@@ -159,12 +159,7 @@ impl Client {
             return Ok(response);
         }
         let status = response.status();
-        let bytes = response
-            .into_body()
-            .collect()
-            .await
-            .map_err(|e| lost(&e))?
-            .to_bytes();
+        let bytes = whole(response).await?;
         Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| {
             ApiError::new(
                 ErrorCode::Internal,
@@ -190,13 +185,7 @@ impl Client {
         } else {
             encode(body)?
         };
-        let response = self.send(method, path, body.into()).await?;
-        let bytes = response
-            .into_body()
-            .collect()
-            .await
-            .map_err(|e| lost(&e))?
-            .to_bytes();
+        let bytes = whole(self.send(method, path, body.into()).await?).await?;
         let bytes = if bytes.is_empty() {
             Bytes::from_static(b"null")
         } else {
@@ -214,6 +203,12 @@ impl Client {
 
 pub(crate) fn encode<B: Serialize>(body: &B) -> Result<Vec<u8>, ApiError> {
     serde_json::to_vec(body).map_err(|e| ApiError::new(ErrorCode::Internal, e.to_string()))
+}
+
+/// Reads an answer to its end.
+pub(crate) async fn whole(response: Response<Incoming>) -> Result<Bytes, ApiError> {
+    let body = response.into_body().collect().await;
+    Ok(body.map_err(|e| lost(&e))?.to_bytes())
 }
 
 /// The connection broke: the daemon was killed, most likely. Whoever can resume does; what else to do depends on the command.

@@ -162,24 +162,13 @@ pub(crate) fn run() -> ExitCode {
     let data = std::path::absolute(&data).unwrap_or(data);
     let json = cli.json;
     // The daemon makes its own runtime, after it has made its mount namespace.
-    if let Command::Serve(args) = cli.command {
-        return match serve::run(args, data) {
-            Ok(code) => code,
-            Err(error) => failure::tell(&error, form),
-        };
-    }
-    if let Command::Doctor(args) = cli.command {
-        return match doctor::run(&args, &data, json) {
-            Ok(code) => code,
-            Err(error) => failure::tell(&error, form),
-        };
-    }
-    if let Command::Store(args) = cli.command {
-        return match store::run(args, json) {
-            Ok(code) => code,
-            Err(error) => failure::tell(&error, form),
-        };
-    }
+    let ended = |outcome: Outcome| outcome.unwrap_or_else(|error| failure::tell(&error, form));
+    let command = match cli.command {
+        Command::Serve(args) => return ended(serve::run(args, data)),
+        Command::Doctor(args) => return ended(doctor::run(&args, &data, json)),
+        Command::Store(args) => return ended(store::run(args, json)),
+        command => command,
+    };
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -193,9 +182,9 @@ pub(crate) fn run() -> ExitCode {
     let world = World {
         client: Client::new(data),
         json,
-        after_loss: cli.command.after_loss(),
+        after_loss: command.after_loss(),
     };
-    let result = runtime.block_on(dispatch(cli.command, &world));
+    let result = runtime.block_on(dispatch(command, &world));
     // A read from a terminal cannot be taken back; it must not hold the process.
     runtime.shutdown_background();
     result.unwrap_or_else(|error| world.tell(&error))

@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use http_body_util::BodyExt as _;
 use hyper::Method;
 use protocol::api::{ChangeView, ForkSandbox, OpView, SandboxView};
 use protocol::{ApiError, ErrorCode, OpId, OpSpec, Replay, Role, SandboxName};
@@ -335,9 +334,8 @@ async fn tail(world: &World, fork: &SandboxName, view: &OpView) -> Result<String
             "/v1/sandboxes/{fork}/ops/{}/output/{stream}?from={from}",
             escape(view.id.as_str())
         );
-        let response = world.client.send(Method::GET, &url, Bytes::new()).await?;
-        let body = response.into_body().collect().await;
-        let bytes = body.map_err(|e| client::lost(&e))?.to_bytes();
+        let bytes =
+            client::whole(world.client.send(Method::GET, &url, Bytes::new()).await?).await?;
         let text = String::from_utf8_lossy(&bytes);
         if let Some(line) = text.lines().rev().find(|line| !line.trim().is_empty()) {
             return Ok(line.trim().to_owned());

@@ -63,14 +63,7 @@ impl Sandbox {
                 self.waiting.push((op, spec, origin, reply));
                 self.begin_start();
             }
-            Phase::Stopping { .. } => {
-                let stopping = format!("sandbox `{}` is being stopped", self.name);
-                answer(
-                    turn,
-                    reply,
-                    Err(ApiError::new(ErrorCode::Unavailable, stopping).hint("try again")),
-                );
-            }
+            Phase::Stopping { .. } => answer(turn, reply, Err(self.stopping())),
         }
     }
 

@@ -242,14 +242,7 @@ impl Sandbox {
                 self.starters.push(reply);
                 self.begin_start();
             }
-            Phase::Stopping { .. } => {
-                let stopping = format!("sandbox `{}` is being stopped", self.name);
-                answer(
-                    turn,
-                    reply,
-                    Err(ApiError::new(ErrorCode::Unavailable, stopping)),
-                );
-            }
+            Phase::Stopping { .. } => answer(turn, reply, Err(self.stopping())),
         }
     }
 }

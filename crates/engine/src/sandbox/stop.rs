@@ -57,6 +57,12 @@ impl Sandbox {
         }
     }
 
+    /// What is answered to whoever wants it to run meanwhile.
+    pub(super) fn stopping(&self) -> ApiError {
+        let stopping = format!("sandbox `{}` is being stopped", self.name);
+        ApiError::new(ErrorCode::Unavailable, stopping).hint("try again")
+    }
+
     /// Kills a supervisor that was told to end and does not.
     fn spawn_deadline(&self, after: Duration) {
         let (level, dir) = (self.shared.level.clone(), self.dir.clone());
