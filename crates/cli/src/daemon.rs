@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use engine::{Config, Engine, Shared};
 use protocol::{ApiError, ErrorCode};
+use rustix::process::Pid;
 use server::Listener;
 use tokio::net::UnixListener;
 
@@ -294,7 +295,7 @@ fn lock(data: &Path, options: &Serve) -> Result<Option<(File, File)>, ApiError> 
             let dir = File::open(data).map_err(|e| unusable(data, "open", &e))?;
             match UnixStream::connect(socket_in(&dir)) {
                 Ok(_) => return Ok(None),
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                Err(e) if e.kind() == io::ErrorKind::NotFound && is_alive(holder) => {
                     let gone = format!(
                         "the daemon of {} (pid {holder}) has no {SOCKET} there any more",
                         data.display()
@@ -314,6 +315,11 @@ fn lock(data: &Path, options: &Serve) -> Result<Option<(File, File)>, ApiError> 
         .and_then(|()| file.set_len(text.len() as u64))
         .map_err(|e| unusable(&path, "write", &e))?;
     Ok(Some((file, starting)))
+}
+
+fn is_alive(pid: &str) -> bool {
+    let pid = pid.parse().ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
 }
 
 fn lock_file(data: &Path, name: &str) -> Result<(PathBuf, File), ApiError> {
