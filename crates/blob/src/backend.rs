@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::error::{Error, Result};
+use crate::store::directory;
 
 /// An object as a listing tells it.
 #[derive(Debug, Clone)]
@@ -41,17 +42,13 @@ impl Backend {
         let (handle, driver) = drive()?;
         // A cloud client wants a runtime around it when made.
         let inside = handle.enter();
-        let dir = match url.split_once("://") {
-            None => Some(url),
-            Some(("file", path)) => Some(path),
-            Some(_) => None,
-        };
+        let dir = directory(url);
         let (store, root) = dir.map_or_else(|| cloud(url), local)?;
         drop(inside);
         Ok(Self {
             store,
             root,
-            dir: dir.map(PathBuf::from),
+            dir: dir.map(std::path::Path::to_owned),
             handle,
             _driver: driver,
         })
@@ -277,20 +274,19 @@ fn drive() -> Result<(Handle, oneshot::Sender<()>)> {
     Ok((handle, stop))
 }
 
-fn local(path: &str) -> Result<(Arc<dyn ObjectStore>, Path)> {
-    if !path.starts_with('/') {
+fn local(path: &std::path::Path) -> Result<(Arc<dyn ObjectStore>, Path)> {
+    if !path.is_absolute() {
         return Err(Error::Invalid(format!(
             "{path:?} is no absolute path and no URL"
         )));
     }
     std::fs::create_dir_all(path).map_err(Error::io("create", path))?;
     let store = object_store::local::LocalFileSystem::new_with_prefix(path)
-        .map_err(failed("open", path))?
+        .map_err(failed("open", &path.to_string_lossy()))?
         .with_fsync(true);
     Ok((Arc::new(store), Path::default()))
 }
 
-#[cfg(feature = "cloud")]
 fn cloud(url: &str) -> Result<(Arc<dyn ObjectStore>, Path)> {
     let parsed =
         url::Url::parse(url).map_err(|why| Error::Invalid(format!("{url:?} is no URL: {why}")))?;
@@ -307,11 +303,4 @@ fn cloud(url: &str) -> Result<(Arc<dyn ObjectStore>, Path)> {
     let (store, root) =
         object_store::parse_url_opts(&parsed, options).map_err(failed("open", url))?;
     Ok((store.into(), root))
-}
-
-#[cfg(not(feature = "cloud"))]
-fn cloud(url: &str) -> Result<(Arc<dyn ObjectStore>, Path)> {
-    Err(Error::Invalid(format!(
-        "this build has no cloud stores: {url:?} cannot be opened"
-    )))
 }

@@ -46,5 +46,5 @@ pub use pull::{PullOptions, PullReport};
 pub use push::{Push, PushReport};
 pub use refs::Generation;
 pub use snapshot::{Snapshot, Stream};
-pub use store::{Options, Store};
+pub use store::{Options, Store, directory};
 pub use verify::VerifyReport;

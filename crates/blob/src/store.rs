@@ -1,6 +1,6 @@
 //! A blob store, opened.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend::Backend;
@@ -22,6 +22,16 @@ pub struct Options {
     pub threads: usize,
 }
 
+/// Returns the directory that a store's address means, `/dir` or `file:///dir`; none where it means a bucket.
+#[must_use]
+pub fn directory(url: &str) -> Option<&Path> {
+    match url.split_once("://") {
+        None => Some(Path::new(url)),
+        Some(("file", path)) => Some(Path::new(path)),
+        Some(_) => None,
+    }
+}
+
 /// A blob store: a directory or a bucket with snapshots.
 ///
 /// Calls block, and may be made on any thread that may block.
@@ -35,8 +45,8 @@ pub struct Store {
 impl Store {
     /// Opens a store, and makes one where there is none: encrypted to `key` if one is given.
     ///
-    /// `url` is a path, `file:///dir`, and with the feature `cloud` `s3://bucket/prefix`, `gs://…` or `az://…`, whose
-    /// credentials come from the environment.
+    /// `url` is a path, `file:///dir`, `s3://bucket/prefix`, `gs://…` or `az://…`; a cloud's credentials come from the
+    /// environment.
     ///
     /// # Errors
     ///

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read as _};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use hyper::client::conn::http1::SendRequest;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use protocol::{ApiError, ErrorCode};
+use rustix::process::Signal;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
@@ -22,8 +23,14 @@ use tokio::net::UnixStream;
 /// The API socket's name in the data directory.
 pub(crate) const SOCKET: &str = "api.sock";
 
-/// How long a daemon may take from its start to its first answer.
+/// How long a daemon is looked for: it may be killed and started again meanwhile.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How soon something that is busy for a moment is asked again.
+const BUSY_AGAIN: Duration = Duration::from_millis(20);
+
+/// Signals that one process sends to another.
+const KILL: i32 = Signal::KILL.as_raw();
+const TERM: i32 = Signal::TERM.as_raw();
 
 /// What is sent: at hand, or made while it is sent.
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
@@ -52,26 +59,9 @@ impl Client {
         &self.data
     }
 
-    /// Opens a connection; starts a daemon where nobody listens.
+    /// Opens a connection; starts a daemon where none serves.
     async fn connect(&self) -> Result<SendRequest<Body>, ApiError> {
-        let stream = match self.dial().await {
-            Ok(stream) => stream,
-            Err(absent)
-                if matches!(
-                    absent.kind(),
-                    // A daemon that dies while we are in its queue resets us.
-                    io::ErrorKind::NotFound
-                        | io::ErrorKind::ConnectionRefused
-                        | io::ErrorKind::ConnectionReset
-                ) =>
-            {
-                self.begin().await?;
-                self.dial_soon().await?
-            }
-            // Its queue is full for the moment.
-            Err(busy) if busy.kind() == io::ErrorKind::WouldBlock => self.dial_soon().await?,
-            Err(other) => return Err(self.unreachable(&other)),
-        };
+        let stream = self.reach().await?;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|e| {
@@ -85,31 +75,39 @@ impl Client {
         Ok(sender)
     }
 
-    /// Starts a daemon, unless another command does.
-    async fn begin(&self) -> Result<(), ApiError> {
+    /// Connects to the daemon. Where none serves, one is started, and looked for again: it may be killed at any time.
+    async fn reach(&self) -> Result<UnixStream, ApiError> {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let failure = match self.dial().await {
+                Ok(stream) => return Ok(stream),
+                Err(failure) => failure,
+            };
+            if tokio::time::Instant::now() >= deadline {
+                return Err(self.unreachable(&failure));
+            }
+            let begun = match failure.kind() {
+                // A daemon that dies while we are in its queue resets us.
+                io::ErrorKind::NotFound
+                | io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::ConnectionReset => self.begin().await?,
+                // Its queue is full for the moment.
+                io::ErrorKind::WouldBlock => Begun::Busy,
+                _ => return Err(self.unreachable(&failure)),
+            };
+            if begun == Begun::Busy {
+                // There is no event for its end.
+                tokio::time::sleep(BUSY_AGAIN).await;
+            }
+        }
+    }
+
+    /// Has a daemon started, or waits for the one that another command has started.
+    async fn begin(&self) -> Result<Begun, ApiError> {
         let data = self.data.clone();
         tokio::task::spawn_blocking(move || start_daemon(&data))
             .await
             .map_err(|e| ApiError::new(ErrorCode::Internal, e.to_string()))?
-    }
-
-    /// Connects to a daemon that was just started: by us, or by another command, and then it may end before it listens.
-    async fn dial_soon(&self) -> Result<UnixStream, ApiError> {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        let mut wait = Duration::from_millis(5);
-        loop {
-            match self.dial().await {
-                Ok(stream) => return Ok(stream),
-                Err(error) if tokio::time::Instant::now() >= deadline => {
-                    return Err(self.unreachable(&error));
-                }
-                Err(_) => tokio::time::sleep(wait).await,
-            }
-            wait = (wait * 2).min(Duration::from_millis(200));
-            if wait >= Duration::from_millis(40) {
-                self.begin().await?;
-            }
-        }
     }
 
     async fn dial(&self) -> io::Result<UnixStream> {
@@ -161,12 +159,7 @@ impl Client {
             return Ok(response);
         }
         let status = response.status();
-        let bytes = response
-            .into_body()
-            .collect()
-            .await
-            .map_err(|e| lost(&e))?
-            .to_bytes();
+        let bytes = whole(response).await?;
         Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| {
             ApiError::new(
                 ErrorCode::Internal,
@@ -192,13 +185,7 @@ impl Client {
         } else {
             encode(body)?
         };
-        let response = self.send(method, path, body.into()).await?;
-        let bytes = response
-            .into_body()
-            .collect()
-            .await
-            .map_err(|e| lost(&e))?
-            .to_bytes();
+        let bytes = whole(self.send(method, path, body.into()).await?).await?;
         let bytes = if bytes.is_empty() {
             Bytes::from_static(b"null")
         } else {
@@ -218,17 +205,31 @@ pub(crate) fn encode<B: Serialize>(body: &B) -> Result<Vec<u8>, ApiError> {
     serde_json::to_vec(body).map_err(|e| ApiError::new(ErrorCode::Internal, e.to_string()))
 }
 
-/// The connection broke: the daemon was killed, most likely. Whoever can resume does.
+/// Reads an answer to its end.
+pub(crate) async fn whole(response: Response<Incoming>) -> Result<Bytes, ApiError> {
+    let body = response.into_body().collect().await;
+    Ok(body.map_err(|e| lost(&e))?.to_bytes())
+}
+
+/// The connection broke: the daemon was killed, most likely. Whoever can resume does; what else to do depends on the command.
 pub(crate) fn lost(error: &hyper::Error) -> ApiError {
     ApiError::new(
         ErrorCode::Unavailable,
         format!("the connection to the daemon broke: {error}"),
     )
-    .hint("run the command again: operations go on, and the same `--op` id attaches")
 }
 
-/// Starts a daemon on `data` and returns when it serves.
-pub(crate) fn start_daemon(data: &Path) -> Result<(), ApiError> {
+/// What became of a daemon that was to be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begun {
+    /// It serves, or another one does; or it was killed before it did. Either way it is time to look.
+    Look,
+    /// Something of the one before it is not gone yet.
+    Busy,
+}
+
+/// Starts a daemon on `data`; returns when one serves, this or another.
+fn start_daemon(data: &Path) -> Result<Begun, ApiError> {
     let failed = |what: &str, e: &dyn std::fmt::Display| {
         ApiError::new(ErrorCode::Unavailable, format!("cannot start a daemon on {}: {what}: {e}", data.display()))
             .hint("`durable doctor` tells what is missing; DURABLE_DATA or --data names another directory")
@@ -258,14 +259,17 @@ pub(crate) fn start_daemon(data: &Path) -> Result<(), ApiError> {
         .read_to_string(&mut told)
         .map_err(|e| failed("its answer", &e))?;
     match told.trim() {
-        "ready" => Ok(()),
+        "ready" => Ok(Begun::Look),
         "" => {
             let status = child.wait().map_err(|e| failed("its end", &e))?;
-            Err(failed("it ended at once", &status))
+            match status.signal() {
+                // By somebody, who did not mean us. Any other signal is a crash.
+                Some(KILL | TERM) => Ok(Begun::Look),
+                _ => Err(failed("it ended at once", &status)),
+            }
         }
         error => match serde_json::from_str::<ApiError>(error) {
-            // Another command was faster: its daemon is as good as ours.
-            Ok(error) if error.code == ErrorCode::Conflict => Ok(()),
+            Ok(error) if error.code == ErrorCode::Conflict => Ok(Begun::Busy),
             Ok(error) => Err(error),
             Err(_) => Err(failed("it said", &error)),
         },

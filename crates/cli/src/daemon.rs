@@ -6,16 +6,21 @@ use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engine::{Config, Engine, Shared};
 use protocol::{ApiError, ErrorCode};
+use rustix::process::Pid;
 use server::Listener;
 use tokio::net::UnixListener;
 
 use crate::client::SOCKET;
 use crate::failure;
+
+/// Held by the daemon as long as it lives; names a data directory as one.
+const LOCK: &str = "daemon.lock";
 
 /// Cuts kept per sandbox. A pool of thousands of snapshots slows down with each (docs/adr/0002).
 const KEEP_CUTS: usize = 64;
@@ -25,7 +30,7 @@ pub(crate) struct Serve {
     pub(crate) data: PathBuf,
     pub(crate) listen: Option<SocketAddr>,
     pub(crate) pid_file: Option<PathBuf>,
-    /// Tell on stdout when it serves, then let go of stdout: a command waits for that.
+    /// Tell on stdout when it serves, then let go of stdout: a command waits for that, and another daemon will do.
     pub(crate) announce: bool,
     pub(crate) pool: workspace::Choice,
 }
@@ -84,7 +89,10 @@ pub(crate) fn thaw() -> i32 {
 pub(crate) fn serve(options: &Serve) -> Result<(), ApiError> {
     failpoint::arm();
     let data = prepare(&options.data)?;
-    let lock = lock(&data)?;
+    let Some((lock, starting)) = lock(&data, options)? else {
+        // Whoever started us has a daemon.
+        return announce("ready").map_err(|e| unusable(&data, "tell who serves", &e));
+    };
     // Before there are threads: they inherit the namespace.
     let mounts = workspace::private_mounts().map_err(|e| of_pool(&e))?;
     tracing::debug!(?mounts, "mount namespace");
@@ -98,12 +106,12 @@ pub(crate) fn serve(options: &Serve) -> Result<(), ApiError> {
         .enable_all()
         .build()
         .map_err(|e| unusable(&data, "start a runtime for", &e))?;
-    let result = runtime.block_on(run(options, &data));
+    let result = runtime.block_on(run(options, &data, starting));
     drop(lock);
     result
 }
 
-async fn run(options: &Serve, data: &Path) -> Result<(), ApiError> {
+async fn run(options: &Serve, data: &Path, starting: File) -> Result<(), ApiError> {
     let shared = open(options, data)?;
     let mut failed = shared.store.failed();
     let (engine, recovery) = Engine::open(shared).await?;
@@ -113,7 +121,10 @@ async fn run(options: &Serve, data: &Path) -> Result<(), ApiError> {
     );
     let relay = engine.shared().relay.clone();
     let router = server::router(Arc::new(engine));
+    failpoint::hit("before_serving");
     let unix = Listener::Unix(api_socket(data)?);
+    // It listens: those who wait for that may look.
+    drop(starting);
     if let Some(address) = options.listen {
         let token = token(data)?;
         let tcp = Listener::tcp(address, &token).await.map_err(|e| {
@@ -249,6 +260,8 @@ fn prepare(data: &Path) -> Result<PathBuf, ApiError> {
         .canonicalize()
         .map_err(|e| unusable(data, "resolve the data directory", &e))?;
     refuse_foreign(&data)?;
+    // First, so that one that is killed here does not take what it made for somebody else's.
+    lock_file(&data, LOCK)?;
     for dir in ["journal", "sandboxes"] {
         let path = data.join(dir);
         std::fs::create_dir_all(&path).map_err(|e| unusable(&path, "make", &e))?;
@@ -265,7 +278,7 @@ const BEFORE_FIRST: [&str; 3] = ["daemon.log", "harness", "lost+found"];
 
 /// Refuses a directory of somebody else's: closing `/tmp` or a home to others would do harm.
 fn refuse_foreign(data: &Path) -> Result<(), ApiError> {
-    if data.join("daemon.lock").exists() {
+    if data.join(LOCK).exists() {
         return Ok(());
     }
     let entries = std::fs::read_dir(data).map_err(|e| unusable(data, "list", &e))?;
@@ -284,10 +297,58 @@ fn refuse_foreign(data: &Path) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Takes the data directory for this process.
-fn lock(data: &Path) -> Result<File, ApiError> {
-    let path = data.join("daemon.lock");
-    let mut file = OpenOptions::new()
+/// Takes the data directory for this process; the second lock is held until it serves, and so waited for by whoever wants that.
+/// `None`: a command wants a daemon, and there is one that serves.
+fn lock(data: &Path, options: &Serve) -> Result<Option<(File, File)>, ApiError> {
+    let (path, mut file) = lock_file(data, LOCK)?;
+    let (start, starting) = lock_file(data, "daemon.start")?;
+    // From here on nobody else is starting: whoever has the first lock serves, or has ended and is not gone yet.
+    starting.lock().map_err(|e| unusable(&start, "lock", &e))?;
+    let taken = match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            let holder = std::fs::read_to_string(&path).unwrap_or_default();
+            let holder = holder.trim();
+            if !options.announce {
+                return Err(ApiError::new(
+                    ErrorCode::Conflict,
+                    format!("a daemon (pid {holder}) already serves {}", data.display()),
+                )
+                .hint("use that one, end it first, or name another directory with --data"));
+            }
+            let dir = File::open(data).map_err(|e| unusable(data, "open", &e))?;
+            match UnixStream::connect(socket_in(&dir)) {
+                Ok(_) => return Ok(None),
+                Err(e) if e.kind() == io::ErrorKind::NotFound && is_alive(holder) => {
+                    let gone = format!(
+                        "the daemon of {} (pid {holder}) has no {SOCKET} there any more",
+                        data.display()
+                    );
+                    return Err(ApiError::new(ErrorCode::Unavailable, gone)
+                        .hint("end it; sandboxes run on, and the next command starts it anew"));
+                }
+                Err(_) => file.lock(),
+            }
+        }
+        Err(std::fs::TryLockError::Error(e)) => Err(e),
+    };
+    taken.map_err(|e| unusable(&path, "lock", &e))?;
+    // In place: a full disk has no block for what was emptied first.
+    let text = format!("{}\n", std::process::id());
+    file.write_all(text.as_bytes())
+        .and_then(|()| file.set_len(text.len() as u64))
+        .map_err(|e| unusable(&path, "write", &e))?;
+    Ok(Some((file, starting)))
+}
+
+fn is_alive(pid: &str) -> bool {
+    let pid = pid.parse().ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
+}
+
+fn lock_file(data: &Path, name: &str) -> Result<(PathBuf, File), ApiError> {
+    let path = data.join(name);
+    let file = OpenOptions::new()
         .create(true)
         .truncate(false)
         .read(true)
@@ -295,25 +356,12 @@ fn lock(data: &Path) -> Result<File, ApiError> {
         .mode(0o600)
         .open(&path)
         .map_err(|e| unusable(&path, "open", &e))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(std::fs::TryLockError::WouldBlock) => {
-            let holder = std::fs::read_to_string(&path).unwrap_or_default();
-            let holder = holder.trim();
-            return Err(ApiError::new(
-                ErrorCode::Conflict,
-                format!("a daemon (pid {holder}) already serves {}", data.display()),
-            )
-            .hint("use that one, end it first, or name another directory with --data"));
-        }
-        Err(std::fs::TryLockError::Error(e)) => return Err(unusable(&path, "lock", &e)),
-    }
-    // In place: a full disk has no block for what was emptied first.
-    let text = format!("{}\n", std::process::id());
-    file.write_all(text.as_bytes())
-        .and_then(|()| file.set_len(text.len() as u64))
-        .map_err(|e| unusable(&path, "write", &e))?;
-    Ok(file)
+    Ok((path, file))
+}
+
+/// Where the socket of a data directory is, by way of a descriptor: its path may be longer than a socket address.
+fn socket_in(dir: &File) -> String {
+    format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd())
 }
 
 /// The API's Unix socket; only our own user gets through the directory around it.
@@ -326,9 +374,7 @@ fn api_socket(data: &Path) -> Result<UnixListener, ApiError> {
         _ => {}
     }
     let dir = File::open(data).map_err(|e| unusable(data, "open", &e))?;
-    // By way of a descriptor: the path may be longer than a socket address.
-    UnixListener::bind(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()))
-        .map_err(|e| unusable(&path, "listen on", &e))
+    UnixListener::bind(socket_in(&dir)).map_err(|e| unusable(&path, "listen on", &e))
 }
 
 /// Reads the token for TCP clients; makes it the first time.
@@ -430,7 +476,7 @@ mod tests {
         std::fs::write(dir.path().join("daemon.log"), "").unwrap();
         prepare(dir.path()).unwrap();
         assert_eq!(mode(dir.path()), 0o700);
-        std::fs::write(dir.path().join("daemon.lock"), "").unwrap();
+        // Whose it is was seen, and is so for the next one.
         prepare(dir.path()).unwrap();
     }
 }

@@ -245,7 +245,8 @@ fn garbled(error: &dyn std::fmt::Display) -> ApiError {
     )
 }
 
-fn broken(error: &ApiError) -> bool {
+/// Whether the daemon was lost in the middle of a request.
+pub(crate) fn broken(error: &ApiError) -> bool {
     error.message.contains("connection to the daemon broke")
 }
 

@@ -60,6 +60,10 @@ impl Flush {
         };
         // What the driver refuses is refused with any note.
         flush.fresh("Go on.")?;
+        if at.is_none() {
+            // What is there at another place its own session finds out, and says.
+            flush.opening.find_program(source).await?;
+        }
         Ok(flush)
     }
 

@@ -6,14 +6,15 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use protocol::api::{ForkSandbox, SandboxView};
+use protocol::api::{ForkSandbox, MAX_FORKS, SandboxView};
 use protocol::{
     ApiError, CutId, ErrorCode, Event, SandboxId, SandboxName, SandboxSpec, WorkspaceId,
 };
 use tokio::sync::{OwnedRwLockReadGuard, watch};
 use workspace::Pool;
 
-use crate::engine::{Engine, Founded, new_workspace};
+use crate::create::{Founded, new_workspace};
+use crate::engine::Engine;
 use crate::error;
 use crate::flush::{Flush, Fresh};
 use crate::models;
@@ -23,9 +24,6 @@ use crate::session;
 use crate::shared::Shared;
 use crate::state::State;
 use crate::trees::blocking;
-
-/// Forks of one request: more is a mistake, or a way to fill a disk.
-const MAX_FORKS: usize = 1024;
 
 /// Tells when a fork's files are there, or that they could not be made.
 pub(crate) type Made = watch::Receiver<Option<Result<(), ApiError>>>;
@@ -40,6 +38,15 @@ struct Failed {
     problem: ApiError,
     /// What they are to be made of.
     _held: Arc<Held>,
+}
+
+/// What a fork goes with, unless it is removed before or kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Binding {
+    /// Nothing: it stays.
+    None,
+    /// The client that asked for it, and the daemon.
+    Client,
 }
 
 /// A source that stays, and the cut of it that stays.
@@ -75,12 +82,25 @@ impl Engine {
         name: &SandboxName,
         ask: ForkSandbox,
     ) -> Result<Vec<SandboxView>, ApiError> {
+        let made = self.forked(name, ask, Binding::None).await?;
+        Ok(made.into_iter().map(|(_, view)| view).collect())
+    }
+
+    /// Makes forks as the request says.
+    pub(crate) async fn forked(
+        &self,
+        name: &SandboxName,
+        ask: ForkSandbox,
+        binding: Binding,
+    ) -> Result<Vec<(Handle, SandboxView)>, ApiError> {
         let distinct: HashSet<&SandboxName> = ask.names.iter().collect();
-        if ask.names.is_empty() || ask.names.len() > MAX_FORKS || distinct.len() < ask.names.len() {
-            return Err(ApiError::new(
-                ErrorCode::Invalid,
-                format!("a fork needs 1 to {MAX_FORKS} names, each once"),
-            ));
+        let count = ask.names.len();
+        if count == 0 || count > MAX_FORKS || distinct.len() < count {
+            let message =
+                format!("a request for forks takes 1 to {MAX_FORKS} names, each once, not {count}");
+            return Err(
+                ApiError::new(ErrorCode::Invalid, message).hint("ask several times for more")
+            );
         }
         let source = self.get(name)?;
         self.shared.room_to_begin()?;
@@ -122,7 +142,7 @@ impl Engine {
                 ..spec.clone()
             };
             let then = fresh.get(at).map(|fresh| fresh.event.clone());
-            self.fork_one(&source, &claim, spec, then)
+            self.fork_one(&source, &claim, spec, binding, then)
         });
         let results = futures_util::future::join_all(forks).await;
         let (mut made, mut problem) = (Vec::new(), None);
@@ -139,7 +159,7 @@ impl Engine {
             for ((handle, _), fresh) in made.iter().zip(fresh) {
                 session::spawn(handle.clone(), fresh.session);
             }
-            return Ok(made.into_iter().map(|(_, view)| view).collect());
+            return Ok(made);
         };
         Flush::take_back(&self.shared, &fresh);
         for (handle, _) in made {
@@ -155,6 +175,7 @@ impl Engine {
         source: &Handle,
         claim: &Claim,
         spec: SandboxSpec,
+        binding: Binding,
         then: Option<Event>,
     ) -> Result<(Handle, SandboxView), ApiError> {
         let name = spec.name.clone();
@@ -167,6 +188,7 @@ impl Engine {
             from_id: source.id,
             at: place.at,
             cut: place.cut.as_ref().map(|(_, cut)| cut.clone()),
+            bound: binding == Binding::Client,
         };
         let founded = self.found(&name, first, then).await?;
         failpoint::hit("after_forked");

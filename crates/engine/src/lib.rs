@@ -6,8 +6,10 @@
 
 #![forbid(unsafe_code)]
 
+mod bound;
 mod branch;
 mod compose;
+mod create;
 mod engine;
 mod error;
 mod files;
@@ -25,10 +27,12 @@ mod sandbox;
 mod session;
 mod shared;
 pub mod spool;
+mod startup;
 pub mod state;
 mod trees;
 mod way;
 
+pub use bound::Bound;
 pub use engine::{Engine, Recovery};
 pub use files::{Changed, Files, Helper, Piece, Refusal};
 pub use sandbox::{Attached, Handle, Held, Place, Progress, StdinState};

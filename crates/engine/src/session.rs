@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use harness::{CallResult, Dialect, Driver, Ended, Phase, Plan, PlanFile, Program, Start, Write};
 use protocol::api::{OpView, StartSession};
+use protocol::files::Kind;
 use protocol::{
     ApiError, ErrorCode, Event, Offset, OpId, OpSpec, Origin, Outcome, Replay, Role, SessionId,
     Stream, TtySize, UnixMillis,
@@ -17,7 +18,8 @@ use protocol::{
 use serde::{Deserialize, Serialize};
 
 use crate::error;
-use crate::sandbox::{Attached, Handle, Request};
+use crate::files::Refusal;
+use crate::sandbox::{self, Attached, Handle, Request};
 use crate::shared::Shared;
 use crate::spool;
 
@@ -94,6 +96,40 @@ impl Opening {
         start_of(id, &self.args, crate::shared::now(), &self.detail)
     }
 
+    /// Refuses a program of the image's own that is not there, as the sandbox is now. What cannot be looked at is not refused.
+    ///
+    /// A stopped sandbox is started for it.
+    pub(crate) async fn find_program(&self, handle: &Handle) -> Result<(), ApiError> {
+        if self.detail.version.is_some() {
+            return Ok(());
+        }
+        let name = self.driver.name();
+        let spec = handle.ask(|reply| Request::Spec { reply }).await?;
+        let path = self.detail.env.get("PATH").or(spec.env.get("PATH"));
+        let files = handle.files(None).await?;
+        for dir in path.map_or(sandbox::PATH, String::as_str).split(':') {
+            let dir = if dir.is_empty() { "." } else { dir };
+            let at = files.path(format!("{dir}/{name}").as_bytes())?;
+            match files.stat(at, true).await {
+                Ok(found) if found.kind == Kind::File && found.mode & 0o111 != 0 => return Ok(()),
+                Err(Refusal { error, .. })
+                    if !matches!(error.code, ErrorCode::NotFound | ErrorCode::Denied) =>
+                {
+                    tracing::debug!(sandbox = %handle.name, error = %error.message, "no program is looked for");
+                    return Ok(());
+                }
+                _ => {}
+            }
+        }
+        let message = format!(
+            "`{name}` is not installed, and not on PATH in sandbox `{}` either",
+            handle.name
+        );
+        Err(ApiError::new(ErrorCode::Invalid, message).hint(format!(
+            "nothing was begun; `durable harness install {name}` puts it into every sandbox"
+        )))
+    }
+
     /// Returns its first event under a new id. What the driver refuses is told here, before anything is journaled.
     pub(crate) fn event(&self) -> Result<(SessionId, Event), ApiError> {
         let id = fresh_id()?;
@@ -136,6 +172,7 @@ pub(crate) async fn begin(handle: &Handle, ask: StartSession) -> Result<SessionI
     }
     let (id, event) = opening.event()?;
     handle.start().await?;
+    opening.find_program(handle).await?;
     handle.record(vec![event]).await?;
     spawn(handle.clone(), id.clone());
     Ok(id)

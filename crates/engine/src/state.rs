@@ -206,6 +206,8 @@ pub struct State {
     pub open: Vec<OpId>,
     /// What it was forked from.
     pub parent: Option<Parent>,
+    /// Whether it goes with the client that asked for it.
+    pub bound: bool,
     /// Operations of branches that a rewind left, by id and branch.
     pub abandoned: BTreeMap<(OpId, u32), Op>,
     /// How often it was rewound.
@@ -253,8 +255,8 @@ impl State {
     /// Starts the fold with the first event; `None` where that is no `created`.
     #[must_use]
     pub fn begin(first: &protocol::Stored) -> Option<Self> {
-        let (spec, workspace, parent) = match &first.event {
-            Event::Created { spec, workspace } => (spec, workspace, None),
+        let (spec, workspace, parent, bound) = match &first.event {
+            Event::Created { spec, workspace } => (spec, workspace, None, false),
             Event::Forked {
                 spec,
                 workspace,
@@ -262,6 +264,7 @@ impl State {
                 from_id,
                 at,
                 cut,
+                bound,
             } => {
                 let parent = Parent {
                     name: from.clone(),
@@ -269,7 +272,7 @@ impl State {
                     at: *at,
                     cut: cut.clone(),
                 };
-                (spec, workspace, Some(parent))
+                (spec, workspace, Some(parent), *bound)
             }
             _ => return None,
         };
@@ -294,6 +297,7 @@ impl State {
             ops: BTreeMap::new(),
             open: Vec::new(),
             parent,
+            bound,
             abandoned: BTreeMap::new(),
             branch: 0,
             rewinds: Vec::new(),
@@ -319,6 +323,7 @@ impl State {
             | Event::LeaseTaken { .. }
             | Event::OpAdopted { .. }
             | Event::EgressDenied { .. } => {}
+            Event::Kept => self.bound = false,
             Event::Started { boot } => self.running = Some(*boot),
             Event::Ended { .. } => self.running = None,
             Event::OpIntent {
@@ -592,8 +597,9 @@ impl State {
         self.workspace.clone_from(workspace);
         self.retired.clear();
         self.running = None;
-        // Numbers of sandboxes mean something in one data directory only.
+        // Numbers of sandboxes, and clients, mean something in one data directory only.
         self.parent = None;
+        self.bound = false;
         let all = std::mem::take(&mut self.cuts).into_iter();
         let (came, left): (VecDeque<Cut>, _) = all.partition(|cut| cuts.contains(&cut.id));
         self.cuts = came;

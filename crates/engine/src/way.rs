@@ -24,6 +24,7 @@ use protocol::{
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use crate::engine::Engine;
 use crate::models::Writer;
 use crate::sandbox::{Handle, Question, Request};
 use crate::shared::Shared;
@@ -607,6 +608,57 @@ fn view(policy: String) -> PolicyView {
     PolicyView { policy, digest }
 }
 
+impl Engine {
+    /// Keeps a secret in the daemon's own store, or gives it another value: the next request uses that.
+    ///
+    /// # Errors
+    /// `invalid` for a name or value that cannot be one.
+    pub async fn set_secret(
+        &self,
+        name: String,
+        value: secret::Value,
+    ) -> Result<SecretView, ApiError> {
+        let set = self.shared.secrets.set(&name, value).await;
+        set.map_err(|e| of_secret(&e))?;
+        let all = self.secrets().await?;
+        let set = all.into_iter().find(|view| view.name == name);
+        set.ok_or_else(|| no_secret(&name))
+    }
+
+    /// Lists the secrets in the daemon's own store: their names, never their values.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn secrets(&self) -> Result<Vec<SecretView>, ApiError> {
+        let entries = self
+            .shared
+            .secrets
+            .list()
+            .await
+            .map_err(|e| of_secret(&e))?;
+        let views = entries.into_iter().map(|entry| SecretView {
+            name: entry.name,
+            changed_at_ms: entry.changed,
+            fingerprint: entry
+                .fingerprint
+                .unwrap_or_else(|why| format!("(cannot be opened: {})", error::chain(&why))),
+        });
+        Ok(views.collect())
+    }
+
+    /// Takes a secret out of the daemon's own store: no request gets it from now on.
+    ///
+    /// # Errors
+    /// `not_found`.
+    pub async fn remove_secret(&self, name: String) -> Result<(), ApiError> {
+        match self.shared.secrets.remove(&name).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(no_secret(&name)),
+            Err(why) => Err(of_secret(&why)),
+        }
+    }
+}
+
 fn keep_placeholders(
     file: &std::path::Path,
     texts: &BTreeMap<String, String>,
@@ -618,41 +670,6 @@ fn keep_placeholders(
     to.write_all(serde_json::to_string(texts)?.as_bytes())?;
     to.sync_all()?;
     std::fs::rename(fresh, file)
-}
-
-pub(crate) async fn set_secret(
-    shared: &Shared,
-    name: String,
-    value: secret::Value,
-) -> Result<SecretView, ApiError> {
-    shared
-        .secrets
-        .set(&name, value)
-        .await
-        .map_err(|e| of_secret(&e))?;
-    let all = secrets(shared).await?;
-    let set = all.into_iter().find(|view| view.name == name);
-    set.ok_or_else(|| no_secret(&name))
-}
-
-pub(crate) async fn secrets(shared: &Shared) -> Result<Vec<SecretView>, ApiError> {
-    let entries = shared.secrets.list().await.map_err(|e| of_secret(&e))?;
-    let views = entries.into_iter().map(|entry| SecretView {
-        name: entry.name,
-        changed_at_ms: entry.changed,
-        fingerprint: entry
-            .fingerprint
-            .unwrap_or_else(|why| format!("(cannot be opened: {})", error::chain(&why))),
-    });
-    Ok(views.collect())
-}
-
-pub(crate) async fn remove_secret(shared: &Shared, name: String) -> Result<(), ApiError> {
-    match shared.secrets.remove(&name).await {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(no_secret(&name)),
-        Err(why) => Err(of_secret(&why)),
-    }
 }
 
 fn no_secret(name: &str) -> ApiError {

@@ -173,6 +173,7 @@ impl Models {
             }
             Event::Created { .. }
             | Event::Forked { .. }
+            | Event::Kept
             | Event::LeaseTaken { .. }
             | Event::Started { .. }
             | Event::Ended { .. }

@@ -80,6 +80,9 @@ pub struct SandboxView {
     pub seq: Seq,
     /// The daemon's fencing number.
     pub epoch: Epoch,
+    /// Whether it is a fork that goes with the client that asked for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bound: bool,
     /// Operations that have not settled.
     pub open_ops: Vec<OpId>,
     /// Operations in all.
@@ -139,10 +142,14 @@ pub struct CheckpointView {
     pub cost_bytes: Option<u64>,
 }
 
+/// The most forks of one request. Each has a journal, files and a task of its own; more at once is a mistake more likely than
+/// a wish.
+pub const MAX_FORKS: usize = 1000;
+
 /// Makes forks of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ForkSandbox {
-    /// What to call them, one each.
+    /// What to call them, one each; 1,000 at most.
     pub names: Vec<SandboxName>,
     /// A checkpoint's id or label, a place in the journal, or `start`; as it is now where not given.
     #[serde(default)]

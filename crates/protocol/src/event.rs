@@ -175,7 +175,12 @@ pub enum Event {
         /// The cut that it starts from, kept under the same id in both; none where the source was still empty.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cut: Option<CutId>,
+        /// Whether it goes with the client that asked for it, or with the daemon, unless it is kept.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        bound: bool,
     },
+    /// A bound fork stays, whatever becomes of the client that asked for it.
+    Kept,
     /// A daemon took the right to write.
     LeaseTaken {
         /// Who, for people: host name and process id.
@@ -461,6 +466,7 @@ impl Event {
         match self {
             Self::Created { .. } => "created",
             Self::Forked { .. } => "forked",
+            Self::Kept => "kept",
             Self::LeaseTaken { .. } => "lease_taken",
             Self::Started { .. } => "started",
             Self::Ended { .. } => "ended",

@@ -3,36 +3,26 @@
 //! Bytes come from the spool file, never from memory: a slow client holds up nobody, and one that comes back asks from
 //! where it was.
 
-use std::convert::Infallible;
-
 use axum::body::{Body, Bytes};
 use engine::{Attached, spool};
-use futures_util::stream;
 use protocol::api::frames::{self, Kind};
 use protocol::{ApiError, ErrorCode, Stream};
-use tokio::sync::mpsc;
+
+use crate::body::{self, Sender};
 
 /// Bytes read from the spool at a time.
 const CHUNK: usize = 1 << 20;
 /// Chunks in flight to one client.
 const WINDOW: usize = 2;
 
-type Sender = mpsc::Sender<Result<Bytes, Infallible>>;
-
-fn body(receiver: mpsc::Receiver<Result<Bytes, Infallible>>) -> Body {
-    Body::from_stream(stream::unfold(receiver, async |mut receiver| {
-        receiver.recv().await.map(|item| (item, receiver))
-    }))
-}
-
 /// Both streams and the settlement, framed (see [`protocol::api::frames`]).
 pub(crate) fn framed(attached: Attached, stdout: u64, stderr: u64) -> Body {
-    let (sender, receiver) = mpsc::channel(WINDOW);
+    let (sender, body) = body::channel(WINDOW);
     tokio::spawn(async move {
         // An error here is a client that went away.
         let _gone: Option<()> = send_framed(attached, [stdout, stderr], &sender).await;
     });
-    body(receiver)
+    body
 }
 
 async fn send_framed(mut attached: Attached, from: [u64; 2], sender: &Sender) -> Option<()> {
@@ -109,7 +99,7 @@ async fn json<T: serde::Serialize>(sender: &Sender, kind: Kind, content: &T) -> 
 
 /// One stream's bytes from `from` on; to the settlement where `follow`, else as far as it is now.
 pub(crate) fn raw(mut attached: Attached, stream: Stream, from: u64, follow: bool) -> Body {
-    let (sender, receiver) = mpsc::channel(WINDOW);
+    let (sender, body) = body::channel(WINDOW);
     tokio::spawn(async move {
         let attempt = attached.progress.borrow().attempt;
         let mut reader =
@@ -140,5 +130,5 @@ pub(crate) fn raw(mut attached: Attached, stream: Stream, from: u64, follow: boo
             }
         }
     });
-    body(receiver)
+    body
 }

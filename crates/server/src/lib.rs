@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod body;
 mod error;
 mod follow;
 mod listen;

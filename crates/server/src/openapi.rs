@@ -28,6 +28,8 @@ use crate::api::{
         checkpoints::list,
         checkpoints::label,
         checkpoints::fork,
+        checkpoints::fork_bound,
+        checkpoints::keep,
         checkpoints::rewind,
         egress::policy,
         egress::set_policy,

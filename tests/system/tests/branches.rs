@@ -80,7 +80,11 @@ fn a_fork_that_a_daemon_was_killed_over_is_whole_afterwards() -> Res<()> {
         process::kill(world.daemon().ok_or_else(|| trouble("no daemon"))?);
         world.points()?.disarm();
         drop(at);
-        drop(fork.finish()?);
+        let told = fork.finish()?.err();
+        assert!(
+            told.contains("`durable ps` tells whether it was made") && !told.contains("--op"),
+            "{told}"
+        );
         // It needs nothing of its source any more, and differs from it in nothing.
         assert_eq!(world.must(&["diff", "ada", "try"])?.out(), "", "{point}");
         world.must(&["rm", "ada"])?;
@@ -306,9 +310,19 @@ fn a_labeled_checkpoint_is_kept_and_its_label_is_its_own() -> Res<()> {
         "a name is not lost without a word: {}",
         other.err()
     );
-    for bad in ["12", "start", "a b", "a@b", ""] {
+    for bad in [
+        "12",
+        "+12",
+        "c12-beef",
+        id.trim(),
+        "start",
+        "a b",
+        "a@b",
+        "",
+    ] {
         let refused = world.run(&["checkpoint", "ada", "--label", bad])?;
         assert_eq!(refused.code, Some(125), "{bad:?} was accepted");
+        assert!(refused.err().contains("(hint: "), "{}", refused.err());
     }
     let list = world.must(&["checkpoint", "ls", "ada", "--json"])?.out();
     let first: serde_json::Value = serde_json::from_str(list.lines().next().unwrap_or_default())?;

@@ -3,9 +3,9 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use system_tests::{Res, World, run};
+use system_tests::{Res, World, process, run, trouble};
 
-use crate::support::world;
+use crate::support::{until, world};
 
 #[test]
 fn a_copy_that_finds_no_room_leaves_no_half_and_says_why() -> Res<()> {
@@ -83,6 +83,11 @@ fn what_goes_wrong_is_told_with_a_remedy() -> Res<()> {
         ),
         (&["fork", "ada", "--count", "0"], "--count 0", "1 or more"),
         (
+            &["fork", "ada", "--count", "100000"],
+            "more than 1000 forks",
+            "1000 at most",
+        ),
+        (
             &["store", "ls", "--store", "file"],
             "is no directory",
             "give a directory",
@@ -118,6 +123,109 @@ fn what_goes_wrong_is_told_with_a_remedy() -> Res<()> {
     ] {
         let help = world.must(&[command, "--help"])?.out();
         assert!(help.contains(words), "{command} --help lacks {words}");
+    }
+    world.end_clean()
+}
+
+#[test]
+fn what_can_be_removed_is_and_the_rest_is_told() -> Res<()> {
+    let world = world("edge-rm")?;
+    for name in ["bob", "kim"] {
+        world.create(name, &[])?;
+    }
+    world.must(&["exec", "bob", "-d", "--", "sleep", "600"])?;
+    let done = world.run(&["rm", "ada", "Ghost", "bob", "gone", "kim"])?;
+    assert_eq!(done.code, Some(125));
+    let said = done.err();
+    let errors: Vec<&str> = said.lines().filter(|l| l.starts_with("error[")).collect();
+    assert_eq!(errors.len(), 3, "{said}");
+    for (error, word) in errors
+        .iter()
+        .zip(["Ghost", "operations run in sandbox `bob`", "gone"])
+    {
+        assert!(error.contains(word), "{said}");
+    }
+    let left = world.json(&["ps", "--json"])?;
+    assert_eq!(left["name"], "bob");
+    world.must(&["rm", "--force", "bob"])?;
+    world.end_clean()
+}
+
+#[test]
+fn settings_that_an_existing_sandbox_does_not_have_are_refused() -> Res<()> {
+    let world = World::new("edge-settings")?;
+    world.create("ada", &["--memory", "256M", "--sandbox-env", "A=1"])?;
+    let run = |more: &[&str]| {
+        let mut args = vec!["run", "--name", "ada"];
+        args.extend(more);
+        args.extend(["--", "sh", "-c", "echo ran"]);
+        world.run(&args)
+    };
+    for more in [
+        &[][..],
+        &["--memory", "256M"],
+        &["--memory", "262144k", "--image", "host", "--pids", "4096"],
+        &["--sandbox-env", "A=1", "--on-crash", "keep"],
+    ] {
+        let done = run(more)?;
+        assert_eq!(done.out(), "ran\n", "{more:?}: {}", done.err());
+    }
+    let told = run(&["--dir", "."])?;
+    assert!(
+        told.err().contains("not copied into it again"),
+        "{}",
+        told.err()
+    );
+    let before = world.must(&["ps", "ada", "--json"])?.out();
+    for (more, words) in [
+        (&["--memory", "1G"][..], "--memory is 256M, not 1G"),
+        (&["--cpus", "1.5"], "--cpus is none, not 1.5"),
+        (&["--image", "dir:/usr"], "--image is host, not dir:/usr"),
+        (
+            &["--on-crash", "rollback"],
+            "--on-crash is keep, not rollback",
+        ),
+        (&["--replicate", "store"], "--replicate is none, not /"),
+        (&["--sandbox-env", "A=2"], "--sandbox-env A is another"),
+        (
+            &["--pids", "100", "--spool", "1G"],
+            "--pids is 4096, not 100; --spool is 16G, not 1G",
+        ),
+    ] {
+        let done = run(more)?;
+        assert_eq!(done.code, Some(125), "{more:?}: {}", done.out());
+        assert!(done.err().contains(words), "{more:?}: {}", done.err());
+    }
+    assert_eq!(
+        world.must(&["ps", "ada", "--json"])?.out(),
+        before,
+        "nothing ran"
+    );
+    world.end_clean()
+}
+
+/// Once a client whose daemon was killed while it started failed, and others waited for a time.
+#[test]
+fn a_daemon_that_is_killed_while_it_starts_costs_its_clients_nothing() -> Res<()> {
+    let world = World::new("edge-start")?.with_points()?;
+    let hit = world.points()?.arm(&["before_serving"], 0);
+    let one = world.start(&["create", "one"])?;
+    let at = hit.recv_timeout(Duration::from_secs(30))?;
+    let others = [world.start(&["create", "two"])?, world.start(&["ps"])?];
+    until("they wait for the first daemon", || {
+        let pids = world.marks().processes().into_iter();
+        let serving = pids.filter(|pid| {
+            String::from_utf8_lossy(&process::file(*pid, "cmdline")).contains("--announce")
+        });
+        serving.count() == 3
+    })?;
+    process::kill(world.daemon().ok_or_else(|| trouble("no daemon"))?);
+    drop(at);
+    for client in std::iter::once(one).chain(others) {
+        client.finish()?.ok()?;
+    }
+    for name in ["one", "two"] {
+        assert_eq!(world.sh(name, "echo runs")?.ok()?.out(), "runs\n");
     }
     world.end_clean()
 }

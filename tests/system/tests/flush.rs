@@ -332,6 +332,7 @@ fn what_cannot_be_flushed_is_told_before_anything_is_made() -> Res<()> {
             "names a prompt or an old session",
         ),
         (&["--flush", "--", "codex"], "no harness is called `codex`"),
+        (&["--flush", "--", "claude"], "`claude` is not installed"),
         (
             &["--flush", "--", "pi", "--mode", "rpc"],
             "cannot be run with",
@@ -352,6 +353,13 @@ fn what_cannot_be_flushed_is_told_before_anything_is_made() -> Res<()> {
         assert_eq!(done.code, Some(125), "{args:?}: {}", done.err());
         assert!(done.err().contains(why), "{args:?}: {}", done.err());
     }
+    let new = world.run(&["run", "--name", "new", "--", "claude", "-p", "hello"])?;
+    assert_eq!(new.code, Some(125), "{}", new.err());
+    assert!(
+        new.err().contains("durable harness install claude"),
+        "{}",
+        new.err()
+    );
     assert_eq!(
         events(&world, "ada")?.len(),
         before,

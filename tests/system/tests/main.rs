@@ -18,6 +18,7 @@ mod journal;
 mod many;
 mod net;
 mod odd;
+mod probe;
 mod readme;
 mod replay;
 mod room;

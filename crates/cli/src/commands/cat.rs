@@ -1,14 +1,14 @@
 //! `durable cat`
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use http_body_util::{BodyExt as _, Empty};
 use hyper::Method;
 use hyper::header::ETAG;
-use protocol::{ApiError, ErrorCode, SandboxName};
+use protocol::{ApiError, ErrorCode};
 
-use super::{Outcome, World, at, parse};
+use super::inside::Inside;
+use super::{Outcome, World};
 use crate::stream;
 
 /// How often a broken answer is taken up again without a byte of progress.
@@ -22,10 +22,8 @@ const TRIES: u32 = 3;
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// The sandbox.
-    name: String,
-    /// The file; a relative path starts in the sandbox's working directory.
-    path: OsString,
+    #[command(flatten)]
+    inside: Inside,
     /// The first and the last byte, counted from 0: `A-B`, `A-` to the end, `-N` for the last N.
     #[arg(long, value_name = "A-B", conflicts_with_all = ["offset", "length"], allow_hyphen_values = true)]
     range: Option<String>,
@@ -35,19 +33,14 @@ pub(crate) struct Args {
     /// How many bytes at most.
     #[arg(long, value_name = "BYTES")]
     length: Option<u64>,
-    /// As whom to read; as whoever runs the sandbox's operations where not given.
-    #[arg(long, value_name = "USER")]
-    user: Option<String>,
 }
 
 pub(crate) async fn run(args: Args, world: &World) -> Outcome {
-    let name: SandboxName = parse(&args.name)?;
+    let address = args.inside.address("")?;
     let mut range = range(&args)?;
     if args.length == Some(0) {
         return Ok(ExitCode::SUCCESS);
     }
-    let query = at(&args.path, args.user.as_deref());
-    let address = format!("/v1/sandboxes/{name}/files?{query}");
     let mut tag: Option<String> = None;
     let mut tries = 0;
     loop {

@@ -9,7 +9,8 @@ use http_body_util::BodyExt as _;
 use hyper::Method;
 use protocol::{ApiError, ErrorCode, SandboxName};
 
-use super::{Outcome, World, at, parse};
+use super::inside::{at, quiet};
+use super::{Outcome, World, parse};
 use crate::{client, failure};
 
 /// Whose rights a copy has inside: every one on the files. By number, as an image may have no list of users.
@@ -249,7 +250,7 @@ impl Unpacked {
         let record = records.split_once(' ').map_or("", |(_, record)| record);
         match record.trim_end().split_once('=') {
             Some((supervisor::PACK_ERROR, words)) => {
-                self.words = Some(super::ls::quiet(words));
+                self.words = Some(quiet(words));
             }
             Some((supervisor::PACK_SKIPPED, count)) => self.skipped = count.parse().unwrap_or(0),
             _ => {}

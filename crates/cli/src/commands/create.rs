@@ -5,9 +5,14 @@ use std::process::ExitCode;
 
 use hyper::Method;
 use protocol::api::{CreateSandbox, SandboxView};
-use protocol::{ApiError, CrashPolicy, ErrorCode, Image, Limits};
+use protocol::{
+    ApiError, CrashPolicy, ErrorCode, Image, Limits, SandboxName, SandboxSpec, StoreAt,
+};
 
 use super::{Outcome, World, environment, parse, print_json, print_line};
+
+/// What a setting is that was not made.
+const NONE: &str = "none";
 
 /// Create a sandbox.
 ///
@@ -23,13 +28,15 @@ pub(crate) struct Args {
 /// What a sandbox is made from; shared by `create` and `run`.
 #[derive(clap::Args)]
 pub(crate) struct Shape {
-    /// Where its root comes from: `host`, `dir:PATH`, `oci:REF` from a registry, `oci-archive:FILE` or `docker-archive:FILE`.
-    #[arg(long, default_value = "host", value_name = "IMAGE")]
-    image: String,
+    /// Where its root comes from: `host` (where not given), `dir:PATH`, `oci:REF` from a registry, `oci-archive:FILE` or
+    /// `docker-archive:FILE`.
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
     /// Memory for all of its processes, such as 512M or 2G.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
-    /// Space on disk for what it writes, such as 10G; its image and its old cuts do not count.
+    /// Space on disk for what it writes, such as 10G; its image and its old cuts do not count. `durable ps` tells how much is
+    /// used: `df` inside shows the disk of all sandboxes, as the kernel knows no other.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     disk: Option<u64>,
     /// Processes and threads at one time.
@@ -41,9 +48,9 @@ pub(crate) struct Shape {
     /// Output kept on disk, all operations together, such as 16G.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     spool: Option<u64>,
-    /// What the files look like after its supervisor was lost: as they were, or as of the last cut.
-    #[arg(long, value_name = "POLICY", default_value = "keep", value_parser = ["keep", "rollback"])]
-    on_crash: String,
+    /// What the files look like after its supervisor was lost: as they were (`keep`, where not given), or as of the last cut.
+    #[arg(long, value_name = "POLICY", value_parser = ["keep", "rollback"])]
+    on_crash: Option<String>,
     /// A blob store that every cut goes to before anyone hears of the operation that it was taken after (see `durable push`).
     #[arg(long, value_name = "STORE")]
     replicate: Option<String>,
@@ -71,8 +78,8 @@ impl Shape {
                 cpu_milli: self.cpus,
                 spool_bytes: self.spool.unwrap_or(defaults.spool_bytes),
             },
-            on_crash: match self.on_crash.as_str() {
-                "rollback" => CrashPolicy::Rollback,
+            on_crash: match self.on_crash.as_deref() {
+                Some("rollback") => CrashPolicy::Rollback,
                 _ => CrashPolicy::Keep,
             },
             replicate: self
@@ -91,8 +98,119 @@ impl Shape {
     }
 
     fn image(&self) -> Result<Image, ApiError> {
-        image(&self.image)
+        self.image.as_deref().map_or(Ok(Image::Host), image)
     }
+
+    /// Refuses what is asked for and is not so in a sandbox that is there. What was not asked for does not matter.
+    pub(crate) fn must_fit(&self, name: &SandboxName, spec: &SandboxSpec) -> Result<(), ApiError> {
+        let asked = self.ask(name.as_str())?;
+        let mut differ = Vec::new();
+        let mut look = |flag: &str, given: bool, want: String, has: String| {
+            if given && want != has {
+                differ.push(format!(
+                    "{flag} is {}, not {}",
+                    has.escape_debug(),
+                    want.escape_debug()
+                ));
+            }
+        };
+        let size = |bytes: Option<u64>| bytes.map_or_else(|| NONE.to_owned(), exact);
+        let number = |n: Option<u64>| n.map_or_else(|| NONE.to_owned(), |n| n.to_string());
+        let cores = |milli: Option<u64>| {
+            milli.map_or_else(
+                || NONE.to_owned(),
+                |milli| (milli as f64 / 1000.0).to_string(),
+            )
+        };
+        let policy = |policy: CrashPolicy| format!("{policy:?}").to_lowercase();
+        let store = |at: Option<&StoreAt>| at.map_or(NONE.to_owned(), |at| at.url.clone());
+        let key = |at: Option<&StoreAt>| {
+            let file = at.and_then(|at| at.key_file.as_ref());
+            file.map_or(NONE.to_owned(), |file| file.display().to_string())
+        };
+        let image = |image: &Image| image.to_string();
+        let (want, has) = (&asked.limits, &spec.limits);
+        look(
+            "--image",
+            self.image.is_some(),
+            image(&asked.image),
+            image(&spec.image),
+        );
+        look(
+            "--memory",
+            self.memory.is_some(),
+            size(want.memory_bytes),
+            size(has.memory_bytes),
+        );
+        look(
+            "--disk",
+            self.disk.is_some(),
+            size(want.disk_bytes),
+            size(has.disk_bytes),
+        );
+        look(
+            "--pids",
+            self.pids.is_some(),
+            number(want.pids),
+            number(has.pids),
+        );
+        look(
+            "--cpus",
+            self.cpus.is_some(),
+            cores(want.cpu_milli),
+            cores(has.cpu_milli),
+        );
+        look(
+            "--spool",
+            self.spool.is_some(),
+            exact(want.spool_bytes),
+            exact(has.spool_bytes),
+        );
+        look(
+            "--on-crash",
+            self.on_crash.is_some(),
+            policy(asked.on_crash),
+            policy(spec.on_crash),
+        );
+        let (want, has) = (asked.replicate.as_ref(), spec.replicate.as_ref());
+        look(
+            "--replicate",
+            self.replicate.is_some(),
+            store(want),
+            store(has),
+        );
+        look(
+            "--replicate-key",
+            self.replicate_key.is_some(),
+            key(want),
+            key(has),
+        );
+        for (name, value) in &asked.env {
+            if spec.env.get(name) != Some(value) {
+                // What it is may be nobody's business.
+                differ.push(format!("--sandbox-env {name} is another"));
+            }
+        }
+        if differ.is_empty() {
+            return Ok(());
+        }
+        let differ = differ.join("; ");
+        let message = format!("sandbox `{name}` exists already, and in it {differ}");
+        Err(ApiError::new(ErrorCode::Conflict, message)
+            .hint("leave that out to use it as it is, or pick another `--name`"))
+    }
+}
+
+/// Writes a size as [`size`] reads it, with nothing rounded off.
+fn exact(bytes: u64) -> String {
+    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
+    let whole = units
+        .iter()
+        .find(|(bits, _)| bytes > 0 && bytes.trailing_zeros() >= *bits);
+    whole.map_or_else(
+        || bytes.to_string(),
+        |(bits, unit)| format!("{}{unit}", bytes >> bits),
+    )
 }
 
 /// Reads an image; a relative path becomes absolute, for the daemon has another working directory.
@@ -159,6 +277,13 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_is_told_as_it_is_read() {
+        for told in ["1", "1000", "64K", "512M", "3G", "1025M", "2T"] {
+            assert_eq!(exact(size(told).unwrap()), told);
+        }
+    }
 
     #[test]
     fn sizes_are_read_with_units_and_nonsense_is_refused() {

@@ -51,6 +51,19 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
+impl Args {
+    pub(super) fn after_loss(&self) -> &'static str {
+        match self.op {
+            Some(_) => {
+                "run the command again: the operation goes on, and the same `--op` id attaches to it"
+            }
+            None => {
+                "`durable ps NAME` tells whether it was begun: then it goes on, and `durable attach` shows it"
+            }
+        }
+    }
+}
+
 pub(super) fn seconds(text: &str) -> Result<u64, String> {
     let seconds: f64 = text
         .parse()

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use hyper::Method;
-use protocol::api::{FlushFork, ForkSandbox, MAX_NOTE, SandboxView};
+use protocol::api::{FlushFork, ForkSandbox, MAX_FORKS, MAX_NOTE, SandboxView};
 use protocol::{ApiError, ErrorCode, SandboxName};
 
 use super::run::How;
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// Where to fork: a checkpoint's id or label, a place in the journal, or `start`. As it is now where not given.
     #[arg(long, value_name = "CHECKPOINT|SEQ")]
     at: Option<String>,
-    /// How many.
+    /// How many; 1000 at most.
     #[arg(long, default_value_t = 1)]
     count: usize,
     /// What to call it; several get -1, -2 and so on behind it. Made from the source's name where not given.
@@ -154,6 +154,13 @@ fn numbered(name: &str, count: usize) -> Result<Vec<SandboxName>, ApiError> {
             ApiError::new(ErrorCode::Invalid, "`--count 0` forks nothing")
                 .hint("give the number of forks that you want, 1 or more"),
         );
+    }
+    if count > MAX_FORKS {
+        let message = format!(
+            "`--count {count}` is more than {MAX_FORKS} forks, each of which is a sandbox with a journal and files of its own"
+        );
+        return Err(ApiError::new(ErrorCode::Invalid, message)
+            .hint(format!("give {MAX_FORKS} at most; call it again for more")));
     }
     (1..=count).map(|n| parse(&format!("{name}-{n}"))).collect()
 }

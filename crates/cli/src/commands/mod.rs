@@ -15,6 +15,7 @@ mod exec;
 mod fork;
 mod harness;
 mod image;
+mod inside;
 mod log;
 mod ls;
 mod op;
@@ -99,17 +100,66 @@ enum Command {
     Doctor(doctor::Args),
 }
 
+impl Command {
+    /// What to do when the daemon was lost in the middle, and nobody knows how far it had got.
+    fn after_loss(&self) -> &'static str {
+        match self {
+            Self::Exec(args) => args.after_loss(),
+            Self::Run(_) | Self::Attach(_) => {
+                "what was begun goes on: `durable ps` names its sandbox, `durable attach` shows it"
+            }
+            Self::Create(_) | Self::Fork(_) | Self::Pull(_) => {
+                "`durable ps` tells whether it was made; if it was not, run the command again"
+            }
+            Self::Checkpoint(_) | Self::Rewind(_) | Self::Compose(_) => {
+                "`durable log` tells whether it was done; if it was not, run the command again"
+            }
+            Self::Probe(_) => "run the command again: the forks of a probe go with the daemon",
+            Self::Approve(_) | Self::Refuse(_) => {
+                "`durable approvals` tells whether it still waits; a word that was given is kept"
+            }
+            Self::Stop(_)
+            | Self::Rm(_)
+            | Self::Cp(_)
+            | Self::Push(_)
+            | Self::Policy(_)
+            | Self::Secret(_) => "run the command again: what is done already stays done",
+            Self::Ps(_)
+            | Self::Log(_)
+            | Self::Op(_)
+            | Self::Read(_)
+            | Self::Ls(_)
+            | Self::Cat(_)
+            | Self::Watch(_)
+            | Self::Diff(_)
+            | Self::Blame(_)
+            | Self::Effects(_)
+            | Self::Approvals(_)
+            | Self::Image(_)
+            | Self::Harness(_)
+            | Self::Serve(_)
+            | Self::Store(_)
+            | Self::Doctor(_) => "run the command again",
+        }
+    }
+}
+
 /// What every command gets.
 pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) json: bool,
+    /// What to do where the daemon is lost.
+    after_loss: &'static str,
 }
 
 impl World {
-    /// Tells an error beside an answer, in the form that is wanted.
-    fn tell(&self, error: &ApiError) {
+    /// Tells an error, in the form that is wanted; returns the exit code that stands for it.
+    fn tell(&self, error: &ApiError) -> ExitCode {
         let form = if self.json { Form::Json } else { Form::Text };
-        let _code = failure::tell(error, form);
+        if crate::stream::broken(error) && error.hint.is_none() {
+            return failure::tell(&error.clone().hint(self.after_loss), form);
+        }
+        failure::tell(error, form)
     }
 }
 
@@ -130,24 +180,13 @@ pub(crate) fn run() -> ExitCode {
     let data = std::path::absolute(&data).unwrap_or(data);
     let json = cli.json;
     // The daemon makes its own runtime, after it has made its mount namespace.
-    if let Command::Serve(args) = cli.command {
-        return match serve::run(args, data) {
-            Ok(code) => code,
-            Err(error) => failure::tell(&error, form),
-        };
-    }
-    if let Command::Doctor(args) = cli.command {
-        return match doctor::run(&args, &data, json) {
-            Ok(code) => code,
-            Err(error) => failure::tell(&error, form),
-        };
-    }
-    if let Command::Store(args) = cli.command {
-        return match store::run(args, json) {
-            Ok(code) => code,
-            Err(error) => failure::tell(&error, form),
-        };
-    }
+    let ended = |outcome: Outcome| outcome.unwrap_or_else(|error| failure::tell(&error, form));
+    let command = match cli.command {
+        Command::Serve(args) => return ended(serve::run(args, data)),
+        Command::Doctor(args) => return ended(doctor::run(&args, &data, json)),
+        Command::Store(args) => return ended(store::run(args, json)),
+        command => command,
+    };
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -161,14 +200,12 @@ pub(crate) fn run() -> ExitCode {
     let world = World {
         client: Client::new(data),
         json,
+        after_loss: command.after_loss(),
     };
-    let result = runtime.block_on(dispatch(cli.command, &world));
+    let result = runtime.block_on(dispatch(command, &world));
     // A read from a terminal cannot be taken back; it must not hold the process.
     runtime.shutdown_background();
-    match result {
-        Ok(code) => code,
-        Err(error) => failure::tell(&error, form),
-    }
+    result.unwrap_or_else(|error| world.tell(&error))
 }
 
 async fn dispatch(command: Command, world: &World) -> Outcome {
@@ -279,12 +316,6 @@ fn print_json<T: Serialize>(answer: &T) -> Result<(), ApiError> {
 /// Writes text so that it can stand in an address.
 fn percent(text: &str) -> String {
     percent_bytes(text.as_bytes())
-}
-
-/// Makes the query that names a path in a sandbox, of any bytes, and with whose rights.
-fn at(path: &std::ffi::OsStr, user: Option<&str>) -> String {
-    let user = user.map_or(String::new(), |user| format!("&user={}", percent(user)));
-    format!("path={}{user}", percent_bytes(path.as_encoded_bytes()))
 }
 
 fn percent_bytes(bytes: &[u8]) -> String {

@@ -6,13 +6,14 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use http_body_util::BodyExt as _;
 use hyper::Method;
-use protocol::api::{ChangeView, ForkSandbox, OpView};
+use protocol::api::{ChangeView, ForkSandbox, OpView, SandboxView};
 use protocol::{ApiError, ErrorCode, OpId, OpSpec, Replay, Role, SandboxName};
 use serde::Serialize;
 
+use super::inside::{Lines, understood};
 use super::{Outcome, World, fork, parse, print_json, print_line};
+use crate::client;
 use crate::stream::escape;
 
 /// Applies a patch in the working directory, with what the image has.
@@ -28,7 +29,8 @@ const TAIL_BYTES: u64 = 512;
 /// Try candidate edits side by side: one fork for each, the edit, then the command; and a table of how they did.
 ///
 /// A candidate is a patch (`*.patch`, `*.diff`) or a script (anything else). Forks whose command succeeded are kept for
-/// `durable compose FORK NAME`, the others are removed unless `--keep`. Exits with 0 if any succeeded, else with 1.
+/// `durable compose FORK NAME`, the others are removed unless `--keep`: also where this command is killed, or the daemon is.
+/// Exits with 0 if any succeeded, else with 1.
 ///
 /// Example: durable probe ada --candidates fixes/ -- cargo test
 #[derive(clap::Args)]
@@ -41,10 +43,10 @@ pub(crate) struct Args {
     /// How many run at a time.
     #[arg(long, default_value_t = 4)]
     jobs: usize,
-    /// Seconds that a command may take.
+    /// Seconds that a candidate may take: its edit and the command together.
     #[arg(long, value_name = "SECS", value_parser = super::exec::seconds)]
     timeout: Option<u64>,
-    /// Keep every fork.
+    /// Keep every fork, whatever happens.
     #[arg(long)]
     keep: bool,
     /// The command that tells a good candidate by exiting with 0.
@@ -89,16 +91,63 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
         at: None,
         flush: None,
     };
-    let forks = fork::fork(&source, &ask, world).await?;
-    let runs = candidates.iter().zip(&forks).map(|(candidate, fork)| {
+    if args.keep {
+        let forks = fork::fork(&source, &ask, world).await?;
+        return all(&candidates, &forks, &args, world).await;
+    }
+    let (forks, mut hold) = bound(&source, &ask, world).await?;
+    tokio::select! {
+        biased;
+        ended = hold.next() => Err(let_go(ended)),
+        done = all(&candidates, &forks, &args, world) => done,
+    }
+}
+
+/// Makes forks that go with us: as long as the answer is read, and no longer.
+async fn bound(
+    source: &SandboxName,
+    ask: &ForkSandbox,
+    world: &World,
+) -> Result<(Vec<SandboxView>, Lines), ApiError> {
+    let path = format!("/v1/sandboxes/{source}/forks/bound");
+    let body = client::encode(ask)?;
+    let response = world.client.send(Method::POST, &path, body.into()).await?;
+    let mut hold = Lines::of(response);
+    let mut forks = Vec::with_capacity(ask.names.len());
+    while forks.len() < ask.names.len() {
+        match hold.next().await {
+            Ok(Some(line)) => forks.push(understood(&line)?),
+            ended => return Err(let_go(ended)),
+        }
+    }
+    Ok((forks, hold))
+}
+
+/// The answer that held the forks has ended before we did.
+fn let_go(ended: Result<Option<Bytes>, ApiError>) -> ApiError {
+    match ended {
+        Err(error) => error,
+        Ok(_) => ApiError::new(ErrorCode::Unavailable, "the daemon let the forks go")
+            .hint("run the command again"),
+    }
+}
+
+/// Tries every candidate in a fork of its own, and tells how each did.
+async fn all(
+    candidates: &[Candidate],
+    forks: &[SandboxView],
+    args: &Args,
+    world: &World,
+) -> Outcome {
+    let runs = candidates.iter().zip(forks).map(|(candidate, fork)| {
         let start = fork
             .forked_from
             .as_ref()
             .map(|_| format!("{}@start", fork.name));
-        probe(candidate, &fork.name, start, &args, world)
+        probe(candidate, &fork.name, start, args, world)
     });
     let mut runs = futures_util::stream::iter(runs).buffered(args.jobs.max(1));
-    let mut all = Vec::new();
+    let mut won = false;
     if !world.json {
         print_line("CANDIDATE             EXIT     TIME  CHANGED  FORK / LAST LINE");
     }
@@ -109,9 +158,8 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
         } else {
             tell(&probed);
         }
-        all.push(probed);
+        won |= probed.exit_code == Some(0);
     }
-    let won = all.iter().any(|probed| probed.exit_code == Some(0));
     Ok(ExitCode::from(u8::from(!won)))
 }
 
@@ -180,10 +228,15 @@ async fn probe(
         fork,
         "candidate",
         edit,
-        None,
+        args.timeout,
         Some(&candidate.content),
     )
     .await?;
+    // What is left of it for the command.
+    let timeout = match (args.timeout, edit.duration_ms) {
+        (Some(all), Some(gone)) => Some(all.saturating_sub(gone).max(1)),
+        (timeout, _) => timeout,
+    };
     let mut probed = Probed {
         candidate: candidate.name.clone(),
         sandbox: fork.clone(),
@@ -196,20 +249,19 @@ async fn probe(
         kept: args.keep,
     };
     let last = if edit.exit_code == Some(0) {
-        let run = op(
-            world,
-            fork,
-            "probe",
-            args.command.clone(),
-            args.timeout,
-            None,
-        )
-        .await?;
+        let run = op(world, fork, "probe", args.command.clone(), timeout, None).await?;
         probed.outcome.clone_from(&run.outcome);
         probed.exit_code = run.exit_code;
         run
     } else {
-        probed.error = Some("the candidate does not apply".to_owned());
+        let error = match edit.outcome.as_deref() {
+            Some("timed_out") => {
+                probed.outcome.clone_from(&edit.outcome);
+                "the candidate's own edit took too long"
+            }
+            _ => "the candidate does not apply",
+        };
+        probed.error = Some(error.to_owned());
         edit
     };
     probed.duration_ms = began.elapsed().as_millis();
@@ -221,13 +273,13 @@ async fn probe(
             .await?;
         probed.changed = changes.into_iter().map(|change| change.path).collect();
     }
-    probed.kept |= probed.exit_code == Some(0);
-    if !probed.kept {
-        let path = format!("/v1/sandboxes/{fork}");
-        world
-            .client
-            .call::<_, ()>(Method::DELETE, &path, &())
-            .await?;
+    let path = format!("/v1/sandboxes/{fork}");
+    if probed.exit_code == Some(0) {
+        let keep = format!("{path}/keep");
+        let (): () = world.client.call(Method::POST, &keep, &()).await?;
+        probed.kept = true;
+    } else if !args.keep {
+        let (): () = world.client.call(Method::DELETE, &path, &()).await?;
     }
     Ok(probed)
 }
@@ -282,9 +334,8 @@ async fn tail(world: &World, fork: &SandboxName, view: &OpView) -> Result<String
             "/v1/sandboxes/{fork}/ops/{}/output/{stream}?from={from}",
             escape(view.id.as_str())
         );
-        let response = world.client.send(Method::GET, &url, Bytes::new()).await?;
-        let body = response.into_body().collect().await;
-        let bytes = body.map_err(|e| crate::client::lost(&e))?.to_bytes();
+        let bytes =
+            client::whole(world.client.send(Method::GET, &url, Bytes::new()).await?).await?;
         let text = String::from_utf8_lossy(&bytes);
         if let Some(line) = text.lines().rev().find(|line| !line.trim().is_empty()) {
             return Ok(line.trim().to_owned());
@@ -294,10 +345,10 @@ async fn tail(world: &World, fork: &SandboxName, view: &OpView) -> Result<String
 }
 
 fn tell(probed: &Probed) {
-    let exit = match (&probed.error, probed.exit_code, &probed.outcome) {
-        (Some(_), ..) => "refused".to_owned(),
-        (None, Some(code), _) => code.to_string(),
-        (None, None, outcome) => outcome.clone().unwrap_or_default().replace('_', " "),
+    let exit = match (probed.exit_code, &probed.outcome) {
+        (Some(code), _) => code.to_string(),
+        (None, Some(outcome)) => outcome.replace('_', " "),
+        (None, None) => "refused".to_owned(),
     };
     let fork = if probed.kept {
         format!("{}  ", probed.sandbox)

@@ -5,17 +5,21 @@ use std::process::ExitCode;
 
 use hyper::Method;
 use protocol::api::{SandboxView, SessionView, StartSession};
-use protocol::{ApiError, ErrorCode, OpSpec, Replay, Role, SandboxName, SessionId, TtySize};
+use protocol::{
+    ApiError, ErrorCode, OpSpec, Replay, Role, SandboxName, SandboxSpec, SessionId, TtySize,
+};
 
 use super::create::Shape;
+use super::inside::{Lines, understood};
 use super::{Outcome, World, environment, fresh_op, parse};
 use crate::failure;
 use crate::stream::{Follow, Input, terminal_size};
 
 /// Run a coding agent in a sandbox and keep it running: `claude` or `pi`, unmodified, with its own arguments.
 ///
-/// The sandbox is created where it does not exist. Whatever is killed (the agent, the daemon, this command), the work goes
-/// on: commands run once, and the agent is resumed with their true results. Any other program runs as a plain operation.
+/// The sandbox is created where it does not exist; one that does must be as it is asked for here. Whatever is killed (the
+/// agent, the daemon, this command), the work goes on: commands run once, and the agent is resumed with their true results.
+/// Any other program runs as a plain operation.
 ///
 /// Example: durable run --name ada --dir . --model-key-env ANTHROPIC_API_KEY -- claude -p 'fix the tests'
 #[derive(clap::Args)]
@@ -220,7 +224,20 @@ async fn ensure(world: &World, sandbox: &SandboxName, args: &Args) -> Result<boo
     match created {
         Ok(_) => {}
         // It is there: then it is used as it is, and its files are not touched.
-        Err(error) if error.code == ErrorCode::Conflict && args.name.is_some() => return Ok(false),
+        Err(error) if error.code == ErrorCode::Conflict && args.name.is_some() => {
+            let Some(spec) = spec_of(world, sandbox).await? else {
+                // Something else of that name is in the way.
+                return Err(error);
+            };
+            args.shape.must_fit(sandbox, &spec)?;
+            if let Some(dir) = &args.dir {
+                failure::note(&format!(
+                    "sandbox {sandbox} is there already: {} is not copied into it again",
+                    dir.display()
+                ));
+            }
+            return Ok(false);
+        }
         Err(error) => return Err(error),
     }
     let Some(dir) = &args.dir else {
@@ -231,6 +248,20 @@ async fn ensure(world: &World, sandbox: &SandboxName, args: &Args) -> Result<boo
         undo(world, sandbox).await;
     }
     copied.map(|()| true)
+}
+
+/// Returns what a sandbox was created with, as its journal's first event says.
+async fn spec_of(world: &World, sandbox: &SandboxName) -> Result<Option<SandboxSpec>, ApiError> {
+    let address = format!("/v1/sandboxes/{sandbox}/journal?from=1");
+    let mut journal = match Lines::open(world, &address).await {
+        Err(missing) if missing.code == ErrorCode::NotFound => return Ok(None),
+        journal => journal?,
+    };
+    let Some(first) = journal.next().await? else {
+        return Ok(None);
+    };
+    let first: serde_json::Value = understood(&first)?;
+    understood(first["spec"].to_string().as_bytes()).map(Some)
 }
 
 /// Whether the daemon knows that nothing was begun.

@@ -44,16 +44,11 @@ pub(super) fn at(store: &str, key: Option<&Path>) -> Result<StoreAt, ApiError> {
     }
     key.map_or(Ok(()), check_private)?;
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let url = if store.contains("://") {
-        store.to_owned()
-    } else {
-        absolute(Path::new(store)).display().to_string()
-    };
-    let device = (!url.contains("://")).then(|| remote::device_of(Path::new(&url)));
+    let directory = blob::directory(store).map(absolute);
     Ok(StoreAt {
-        url,
+        device: directory.as_deref().and_then(remote::device_of),
+        url: directory.map_or_else(|| store.to_owned(), |path| path.display().to_string()),
         key_file: key.map(absolute),
-        device: device.flatten(),
     })
 }
 

@@ -1,13 +1,11 @@
 //! `durable watch`
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
-use protocol::SandboxName;
 use protocol::api::FileEventView;
 
-use super::ls::{Lines, quiet, understood};
-use super::{Outcome, World, at, parse, print, print_line};
+use super::inside::{Inside, Lines, quiet, understood};
+use super::{Outcome, World, print, print_line};
 use crate::failure;
 
 /// Follow the changes of a file or directory in a sandbox until interrupted.
@@ -19,25 +17,16 @@ use crate::failure;
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// The sandbox.
-    name: String,
-    /// The path; a relative one starts in the sandbox's working directory.
-    path: OsString,
+    #[command(flatten)]
+    inside: Inside,
     /// Watch the directories below it too, also those that are made later.
     #[arg(short = 'r', long)]
     recursive: bool,
-    /// As whom to look; as whoever runs the sandbox's operations where not given.
-    #[arg(long, value_name = "USER")]
-    user: Option<String>,
 }
 
 pub(crate) async fn run(args: Args, world: &World) -> Outcome {
-    let name: SandboxName = parse(&args.name)?;
-    let address = format!(
-        "/v1/sandboxes/{name}/files/watch?{}&recursive={}",
-        at(&args.path, args.user.as_deref()),
-        args.recursive
-    );
+    let address = args.inside.address("/watch")?;
+    let address = format!("{address}&recursive={}", args.recursive);
     let mut lines = Lines::open(world, &address).await?;
     while let Some(line) = lines.next().await? {
         let event: FileEventView = understood(&line)?;

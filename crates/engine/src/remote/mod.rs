@@ -159,19 +159,13 @@ pub fn device_of(path: &Path) -> Option<u64> {
     found.map(|found| found.dev())
 }
 
-/// Where a store is a directory.
-fn directory(at: &StoreAt) -> Option<&Path> {
-    let path = at.url.strip_prefix("file://").unwrap_or(&at.url);
-    (!path.contains("://")).then(|| Path::new(path))
-}
-
 /// Opens a store that must be there: looking makes none.
 ///
 /// # Errors
 /// `not_found`, or as [`open`].
 pub fn open_existing(at: &StoreAt, cache: Option<&Path>) -> Result<Store, ApiError> {
     check_directory(at)?;
-    if let Some(path) = directory(at)
+    if let Some(path) = blob::directory(&at.url)
         && !path.join("config").exists()
     {
         let message = format!("there is no blob store in {}", path.display());
@@ -182,7 +176,7 @@ pub fn open_existing(at: &StoreAt, cache: Option<&Path>) -> Result<Store, ApiErr
 
 /// Refuses a path at which something else is.
 fn check_directory(at: &StoreAt) -> Result<(), ApiError> {
-    match directory(at) {
+    match blob::directory(&at.url) {
         Some(path) if path.exists() && !path.is_dir() => {
             let message = format!(
                 "{} is no directory, and a blob store is one",
@@ -201,7 +195,7 @@ fn cache(shared: &Shared) -> PathBuf {
 
 /// Refuses a directory that this daemon finds on another device than its caller does.
 fn check_device(at: &StoreAt) -> Result<(), ApiError> {
-    let (Some(path), Some(theirs)) = (directory(at), at.device) else {
+    let (Some(path), Some(theirs)) = (blob::directory(&at.url), at.device) else {
         return Ok(());
     };
     if device_of(path) == Some(theirs) {

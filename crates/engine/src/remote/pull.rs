@@ -16,9 +16,11 @@ use super::{
     JOURNAL, Note, OUTPUT, address, cache, check_device, cut_ref, main_ref, not_there, note,
     of_blob, open_existing, outputs,
 };
-use crate::engine::{Engine, Founded, fold};
+use crate::create::Founded;
+use crate::engine::Engine;
 use crate::sandbox::Handle;
 use crate::shared::{Shared, now};
+use crate::startup::fold;
 use crate::state::State;
 use crate::trees::blocking;
 use crate::{branch, error, images};

@@ -16,8 +16,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::approvals::Parked;
 use super::checkpoints::{Asked, Holds, Place, release};
 use super::cuts::{Settling, Taken};
-use super::life::{AfterCrash, Crashed, Up};
+use super::loss::{AfterCrash, Crashed};
 use super::replicate::{Replica, Waits};
+use super::start::Up;
 use super::{Attached, Handle, Progress, QUEUE, Reply, Request, StdinState};
 use crate::forks::{self, Made};
 use crate::link::Link;
@@ -839,6 +840,7 @@ pub(crate) fn view_of(name: &SandboxName, state: &State, head: Head, epoch: Epoc
         boot: None,
         seq: head.seq,
         epoch,
+        bound: state.bound,
         open_ops: state.open.clone(),
         ops: state.ops.len() as u64,
         last_cut: state.last_cut().cloned(),

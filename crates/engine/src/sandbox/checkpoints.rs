@@ -6,6 +6,7 @@ use protocol::api::CheckpointView;
 use protocol::{ApiError, CutId, ErrorCode, Event, OpId, SandboxName, Seq, WorkspaceId};
 
 use super::actor::{Done, Phase, Sandbox, Turn, answer};
+use super::cuts::is_id;
 use super::{Handle, Reply, Request};
 use crate::remote::push::{Outgoing, Which};
 use crate::state::{Cut, OpState};
@@ -555,12 +556,20 @@ fn labeled_already(name: &SandboxName, other: &str, cut: &CutId) -> ApiError {
     ))
 }
 
+/// Whether it would be read as a place in the journal, were it small enough.
+fn is_number(label: &str) -> bool {
+    let digits = label.strip_prefix('+').unwrap_or(label);
+    digits.bytes().all(|b| b.is_ascii_digit())
+}
+
 /// A label must not look like anything else that names a place.
 fn check_label(label: &str) -> Result<(), ApiError> {
     let why = if label.is_empty() || label.len() > MAX_LABEL {
         "it must have 1 to 64 characters"
-    } else if label == START || label.bytes().all(|b| b.is_ascii_digit()) {
+    } else if label == START || is_number(label) {
         "`start` and numbers name places already"
+    } else if is_id(label) {
+        "it looks like a checkpoint's id, and could be taken for one"
     } else if label.contains(['@', '/'])
         || label.chars().any(|c| c.is_whitespace() || c.is_control())
     {
@@ -572,5 +581,6 @@ fn check_label(label: &str) -> Result<(), ApiError> {
     Err(ApiError::new(
         ErrorCode::Invalid,
         format!("label {label:?} is not usable: {why}"),
-    ))
+    )
+    .hint("a word of your own, such as `before-refactor`"))
 }

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use protocol::control::ToSupervisor;
-use protocol::{ApiError, CutId, Event, OpId, Replay, Settlement};
+use protocol::{ApiError, CutId, Event, OpId, Replay, Seq, Settlement};
 
 use super::actor::{Done, Phase, Sandbox, Turn};
 use super::checkpoints::Asked;
@@ -31,6 +31,23 @@ pub(super) enum Taken {
     Cut { still: bool },
 }
 
+/// Makes a cut's id. The place makes it readable, the rest makes it differ from a cut that a crash left unnamed.
+fn fresh_id(at: Seq) -> String {
+    format!("c{at}-{:04x}", rand::random::<u16>())
+}
+
+/// Whether a text has the form of a cut's id, of one that is there or not.
+pub(super) fn is_id(text: &str) -> bool {
+    let parts = text.strip_prefix('c').and_then(|rest| rest.split_once('-'));
+    parts.is_some_and(|(at, rest)| {
+        let hex = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
+        !at.is_empty()
+            && at.bytes().all(|b| b.is_ascii_digit())
+            && rest.len() == 4
+            && rest.bytes().all(hex)
+    })
+}
+
 impl Sandbox {
     /// Takes a cut for everything that ended, unless one is being taken already.
     pub(super) fn maybe_cut(&mut self) {
@@ -40,8 +57,7 @@ impl Sandbox {
         self.cutting = true;
         let ops = std::mem::take(&mut self.settling);
         let asked = std::mem::take(&mut self.asked);
-        // The place makes it readable, the rest makes it differ from a cut that a crash left unnamed.
-        let text = format!("c{}-{:04x}", self.head.seq.0 + 1, rand::random::<u16>());
+        let text = fresh_id(self.head.seq.next());
         let (shared, workspace) = (self.shared.clone(), self.state.workspace.clone());
         let (done, dir) = (self.done.clone(), self.dir.clone());
         tokio::task::spawn_blocking(move || {
@@ -255,4 +271,27 @@ impl Sandbox {
 
 fn unreachable_id(bad: &protocol::IdError) -> ! {
     unreachable!("our own cut ids keep the rule: {bad}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_told_from_what_people_write() {
+        for seq in [1, 70_000] {
+            assert!(is_id(&fresh_id(Seq(seq))));
+        }
+        for other in [
+            "c12",
+            "c-beef",
+            "c12-bee",
+            "c12-beefs",
+            "c12-BEEF",
+            "cut-beef",
+            "12",
+        ] {
+            assert!(!is_id(other), "{other}");
+        }
+    }
 }

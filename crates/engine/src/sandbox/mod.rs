@@ -7,11 +7,13 @@ mod actor;
 mod approvals;
 mod checkpoints;
 mod cuts;
-mod life;
+mod loss;
 mod ops;
 mod removal;
 mod replicate;
 mod shim;
+mod start;
+mod stop;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,6 +29,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub(crate) use actor::{Files, spawn, view_of};
 pub(crate) use approvals::Question;
 pub use checkpoints::{Held, Place};
+pub(crate) use ops::PATH;
 pub(crate) use removal::remove_state;
 
 use crate::shared::Shared;

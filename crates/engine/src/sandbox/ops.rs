@@ -11,6 +11,9 @@ use super::{Attached, Reply, StdinState};
 use crate::error;
 use crate::state::{OpState, fingerprint};
 
+/// Where programs are looked for that are named without a slash, where nobody says otherwise.
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// Between SIGTERM and SIGKILL for a helper that nobody feeds any more.
 const UNFED_GRACE_MS: u64 = 2000;
 
@@ -60,14 +63,7 @@ impl Sandbox {
                 self.waiting.push((op, spec, origin, reply));
                 self.begin_start();
             }
-            Phase::Stopping { .. } => {
-                let stopping = format!("sandbox `{}` is being stopped", self.name);
-                answer(
-                    turn,
-                    reply,
-                    Err(ApiError::new(ErrorCode::Unavailable, stopping).hint("try again")),
-                );
-            }
+            Phase::Stopping { .. } => answer(turn, reply, Err(self.stopping())),
         }
     }
 
@@ -103,14 +99,7 @@ impl Sandbox {
     pub(super) fn run_spec(&self, spec: &OpSpec) -> RunSpec {
         let defaults = &self.state.spec;
         let mut env = defaults.env.clone();
-        let fixed = [
-            (
-                "PATH",
-                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            ),
-            ("HOME", "/root"),
-            ("LANG", "C.UTF-8"),
-        ];
+        let fixed = [("PATH", PATH), ("HOME", "/root"), ("LANG", "C.UTF-8")];
         for (key, value) in fixed {
             env.entry(key.to_owned())
                 .or_insert_with(|| value.to_owned());

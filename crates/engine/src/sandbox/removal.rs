@@ -1,13 +1,13 @@
 //! Removing a sandbox.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use protocol::{ApiError, ErrorCode, WorkspaceId};
 
 use super::Reply;
 use super::actor::{Done, Phase, ROOM_AGAIN, Sandbox, Turn, answer};
-use super::life::STOP_SLACK;
+use super::stop::STOP_SLACK;
 use crate::error;
 use crate::shared::Shared;
 use crate::trees::blocking;
@@ -91,11 +91,11 @@ async fn forget(shared: &Shared, id: protocol::SandboxId) -> Result<(), ApiError
 pub(crate) fn remove_state(shared: &Shared, id: protocol::SandboxId) -> Result<(), ApiError> {
     let dir = shared.state_dir(id);
     end(shared, &dir)?;
-    remove_dir(&dir)?;
+    gone(&dir, std::fs::remove_dir_all(&dir))?;
     remove_file(&shared.secret_file(id))
 }
 
-fn end(shared: &Shared, dir: &std::path::Path) -> Result<(), ApiError> {
+fn end(shared: &Shared, dir: &Path) -> Result<(), ApiError> {
     if let Some(running) = shared.level.find(dir) {
         shared
             .level
@@ -105,18 +105,13 @@ fn end(shared: &Shared, dir: &std::path::Path) -> Result<(), ApiError> {
     shared.level.clear(dir).map_err(|e| error::of_level(&e))
 }
 
-fn remove_dir(path: &std::path::Path) -> Result<(), ApiError> {
-    match std::fs::remove_dir_all(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(error::internal(
-            &format!("cannot remove {}", path.display()),
-            &e,
-        )),
-        _ => Ok(()),
-    }
+fn remove_file(path: &Path) -> Result<(), ApiError> {
+    gone(path, std::fs::remove_file(path))
 }
 
-fn remove_file(path: &std::path::Path) -> Result<(), ApiError> {
-    match std::fs::remove_file(path) {
+/// What is not there is as good as removed.
+fn gone(path: &Path, removed: std::io::Result<()>) -> Result<(), ApiError> {
+    match removed {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(error::internal(
             &format!("cannot remove {}", path.display()),
             &e,

@@ -1,17 +1,22 @@
 //! Checkpoints, forks and rewinds of a sandbox.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use engine::Engine;
+use axum::response::Response;
+use engine::{Bound, Engine};
+use futures_util::stream;
 use protocol::ApiError;
 use protocol::api::{CheckpointView, ForkSandbox, RewindSandbox, SandboxView, TakeCheckpoint};
 
 use super::sandboxes::{Grace, json};
 use super::to_its_end;
+use crate::body::{line, ndjson};
 use crate::error::{Answer, parse};
 
 /// Takes a checkpoint of the files as they are now; processes go on. The last one where nothing changed since.
@@ -65,6 +70,42 @@ pub(crate) async fn fork(
     let (name, ask) = (parse(&name)?, json(&body)?);
     let forks = to_its_end(async move { engine.fork(&name, ask).await });
     Ok((StatusCode::CREATED, Json(forks.await?)))
+}
+
+/// Makes forks that go when this answer ends, however that comes about: all of them, or none. A line for each, a
+/// [`SandboxView`], then nothing more. Those that were kept or removed by then are left alone; a daemon that starts removes
+/// those of the one before it.
+#[utoipa::path(post, path = "/v1/sandboxes/{name}/forks/bound", params(("name" = String, Path)),
+    request_body = ForkSandbox, responses(
+    (status = 201, content_type = "application/x-ndjson", body = SandboxView), (status = 400, body = ApiError),
+    (status = 404, body = ApiError), (status = 409, body = ApiError)))]
+pub(crate) async fn fork_bound(
+    State(engine): State<Arc<Engine>>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Answer<(StatusCode, Response)> {
+    let (name, ask) = (parse(&name)?, json(&body)?);
+    // A client that goes away meanwhile takes them with it: nobody takes what this returns.
+    let bound = to_its_end(async move { Bound::fork(engine, &name, ask).await }).await?;
+    let mut lines = Vec::new();
+    bound.views().for_each(|view| line(&mut lines, view));
+    let state = (Some(lines), bound);
+    let body = Body::from_stream(stream::unfold(state, async |(lines, bound)| match lines {
+        Some(lines) => Some((Ok::<_, Infallible>(Bytes::from(lines)), (None, bound))),
+        None => pending().await,
+    }));
+    Ok((StatusCode::CREATED, ndjson(body)))
+}
+
+/// Lets a fork stay that would go with the client that asked for it. Any other sandbox stays anyway.
+#[utoipa::path(post, path = "/v1/sandboxes/{name}/keep", params(("name" = String, Path)),
+    responses((status = 204), (status = 404, body = ApiError)))]
+pub(crate) async fn keep(
+    State(engine): State<Arc<Engine>>,
+    Path(name): Path<String>,
+) -> Answer<StatusCode> {
+    engine.keep(&parse(&name)?).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Ends every process and puts files and journal position back together. What came after stays readable.

@@ -1,19 +1,15 @@
 //! The journal as newline-delimited JSON.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use engine::Engine;
-use futures_util::stream;
 use protocol::api::EventView;
 use protocol::{ApiError, ErrorCode, Seq, Stored};
 use serde::Deserialize;
-use tokio::sync::mpsc;
 
+use crate::body::{self, line, ndjson};
 use crate::error::{Answer, Refused, parse};
 
 /// Events read at a time.
@@ -48,7 +44,7 @@ pub(crate) async fn read(
         engine.shared().store.tail(id).map_err(|error| {
             Refused::from(ApiError::new(ErrorCode::Unavailable, error.to_string()))
         })?;
-    let (sender, receiver) = mpsc::channel::<Result<Bytes, Infallible>>(4);
+    let (sender, body) = body::channel(4);
     tokio::spawn(async move {
         let mut next = Seq(how.from.max(1));
         loop {
@@ -56,10 +52,10 @@ pub(crate) async fn read(
             let events = match engine.shared().store.read(id, next, PAGE).await {
                 Ok(events) => events,
                 Err(error) => {
-                    let line = ApiError::new(error.code(), error.to_string());
-                    let line = serde_json::json!({"error": line, "readable_until": next.0 - 1});
+                    let error = ApiError::new(error.code(), error.to_string());
+                    let error = serde_json::json!({"error": error, "readable_until": next.0 - 1});
                     // The client may be gone; there is nothing more to say either way.
-                    let _gone = sender.send(Ok(format!("{line}\n").into())).await;
+                    let _gone = sender.send(Ok(format!("{error}\n").into())).await;
                     return;
                 }
             };
@@ -80,10 +76,7 @@ pub(crate) async fn read(
             }
         }
     });
-    let body = Body::from_stream(stream::unfold(receiver, async |mut receiver| {
-        receiver.recv().await.map(|item| (item, receiver))
-    }));
-    Ok(([(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
+    Ok(ndjson(body))
 }
 
 fn lines(events: Vec<Stored>) -> Vec<u8> {
@@ -101,9 +94,7 @@ fn lines(events: Vec<Stored>) -> Vec<u8> {
             // Every event is a JSON object: the store wrote it as one.
             event: serde_json::to_value(&stored.event).unwrap_or_default(),
         };
-        if serde_json::to_writer(&mut out, &view).is_ok() {
-            out.push(b'\n');
-        }
+        line(&mut out, &view);
     }
     out
 }

@@ -48,6 +48,11 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
         )
         .route("/v1/sandboxes/{name}/forks", post(checkpoints::fork))
         .route(
+            "/v1/sandboxes/{name}/forks/bound",
+            post(checkpoints::fork_bound),
+        )
+        .route("/v1/sandboxes/{name}/keep", post(checkpoints::keep))
+        .route(
             "/v1/sandboxes/{name}/policy",
             get(egress::policy).put(egress::set_policy),
         )

@@ -1,22 +1,20 @@
 //! Differences between places, composing, and who changed a file.
 
-use std::convert::Infallible;
 use std::io::{self, Write};
 use std::sync::Arc;
 
 use axum::Json;
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use engine::Engine;
-use futures_util::stream;
 use protocol::ApiError;
 use protocol::api::{BlameView, ChangeView, ComposeSandbox, ComposeView};
 use serde::Deserialize;
-use tokio::sync::mpsc;
 
 use super::sandboxes::json;
+use crate::body::{self, Sender};
 use crate::error::{Answer, parse};
 
 /// Bytes of a patch that are sent at a time.
@@ -47,7 +45,7 @@ pub(crate) async fn diff(
     if !sides.patch {
         return Ok(Json(changes).into_response());
     }
-    let (sender, receiver) = mpsc::channel::<Result<Bytes, Infallible>>(4);
+    let (sender, body) = body::channel(4);
     tokio::task::spawn_blocking(move || {
         let mut out = Pieces {
             sender,
@@ -59,15 +57,12 @@ pub(crate) async fn diff(
         }
         let _gone = out.flush();
     });
-    let body = Body::from_stream(stream::unfold(receiver, async |mut receiver| {
-        receiver.recv().await.map(|item| (item, receiver))
-    }));
     Ok(([(CONTENT_TYPE, "text/x-patch")], body).into_response())
 }
 
 /// A writer whose text goes to the client piece by piece.
 struct Pieces {
-    sender: mpsc::Sender<Result<Bytes, Infallible>>,
+    sender: Sender,
     piece: Vec<u8>,
 }
 

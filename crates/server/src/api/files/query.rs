@@ -1,17 +1,43 @@
 //! What a request about files names: paths of any bytes, and how.
 
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, Path};
 use axum::http::Uri;
+use axum::http::request::Parts;
 use engine::{Engine, Files, Refusal};
 use protocol::files::Name;
 use protocol::{ApiError, ErrorCode};
 
 use crate::error::{Refused, parse};
 
+/// What every request about files says: whose they are, at which path, and with whose rights.
+pub(crate) struct Asked {
+    /// The sandbox's files as the request's user sees them.
+    pub(super) files: Files,
+    pub(super) path: Name,
+    pub(super) query: Query,
+}
+
+impl FromRequestParts<Arc<Engine>> for Asked {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, engine: &Arc<Engine>) -> Result<Self, Refused> {
+        let name = Path::<String>::from_request_parts(parts, engine).await;
+        let Path(name) = name.map_err(|e| invalid(e.to_string()))?;
+        let query = Query::of(&parts.uri);
+        let user = query.text("user")?.map(str::to_owned);
+        let files = engine.get(&parse(&name)?)?.files(user).await?;
+        let path = query.path(&files, "path")?;
+        Ok(Self { files, path, query })
+    }
+}
+
 /// The query, by hand: the usual readers lose bytes that are no UTF-8.
 pub(super) struct Query(Vec<(Vec<u8>, Vec<u8>)>);
 
 impl Query {
-    pub(super) fn of(uri: &Uri) -> Self {
+    fn of(uri: &Uri) -> Self {
         let pairs = uri.query().unwrap_or_default().split('&');
         let pairs = pairs.filter(|pair| !pair.is_empty()).map(|pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -74,12 +100,6 @@ impl Query {
         let path = self.bytes(key);
         let path = path.ok_or_else(|| invalid(format!("the request names no `{key}`")))?;
         files.path(path)
-    }
-
-    /// The sandbox's files as the request's user sees them.
-    pub(super) async fn files(&self, engine: &Engine, name: &str) -> Result<Files, Refused> {
-        let user = self.text("user")?.map(str::to_owned);
-        Ok(engine.get(&parse(name)?)?.files(user).await?)
     }
 }
 

@@ -1,26 +1,25 @@
 //! Looking, reading and watching: nothing of it is an operation.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 
 use axum::Json;
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, State};
 use axum::http::header::{
     ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderName,
 };
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use engine::{Engine, Helper};
+use engine::Helper;
 use futures_util::stream;
 use protocol::api::{FileEventView, FileView};
 use protocol::files::{Entry, Name};
 use protocol::{ApiError, ErrorCode};
 
 use super::At;
-use super::query::Query;
+use super::query::Asked;
 use super::range::{Part, Wanted, part, wanted};
 use super::show;
+use crate::body::{line, ndjson};
 use crate::error::{Answer, Refused};
 
 /// Lines gathered before they are sent.
@@ -30,14 +29,8 @@ const LINES: usize = 32 << 10;
 #[utoipa::path(get, path = "/v1/sandboxes/{name}/files/stat",
     params(("name" = String, Path), At, ("follow" = Option<bool>, Query)), responses(
     (status = 200, body = FileView), (status = 403, body = ApiError), (status = 404, body = ApiError)))]
-pub(crate) async fn stat(
-    State(engine): State<Arc<Engine>>,
-    Path(name): Path<String>,
-    uri: Uri,
-) -> Answer<Json<FileView>> {
-    let query = Query::of(&uri);
-    let files = query.files(&engine, &name).await?;
-    let path = query.path(&files, "path")?;
+pub(crate) async fn stat(asked: Asked) -> Answer<Json<FileView>> {
+    let Asked { files, path, query } = asked;
     let entry = files
         .stat(path.clone(), query.flag_or("follow", true)?)
         .await?;
@@ -50,14 +43,8 @@ pub(crate) async fn stat(
     params(("name" = String, Path), At, ("recursive" = Option<bool>, Query)), responses(
     (status = 200, content_type = "application/x-ndjson", body = FileView), (status = 403, body = ApiError),
     (status = 404, body = ApiError)))]
-pub(crate) async fn list(
-    State(engine): State<Arc<Engine>>,
-    Path(name): Path<String>,
-    uri: Uri,
-) -> Answer<Response> {
-    let query = Query::of(&uri);
-    let files = query.files(&engine, &name).await?;
-    let path = query.path(&files, "path")?;
+pub(crate) async fn list(asked: Asked) -> Answer<Response> {
+    let Asked { files, path, query } = asked;
     let recursive = query.flag("recursive")?;
     let (first, helper) = files.list(path.clone(), recursive).await?;
     let mut lines = Vec::new();
@@ -108,17 +95,6 @@ impl Listing {
     }
 }
 
-fn line<T: serde::Serialize>(lines: &mut Vec<u8>, value: &T) {
-    // Writing to memory does not fail, and what we show is always JSON.
-    if serde_json::to_writer(&mut *lines, value).is_ok() {
-        lines.push(b'\n');
-    }
-}
-
-fn ndjson(body: Body) -> Response {
-    ([(CONTENT_TYPE, "application/x-ndjson")], body).into_response()
-}
-
 /// Reads a regular file, or the part that `Range` asks for. `HEAD` tells its size, `ETag`, mode and owner.
 ///
 /// Nothing of it is journaled or counted. A file that changes meanwhile gives the bytes of the moment; one that becomes
@@ -127,16 +103,8 @@ fn ndjson(body: Body) -> Response {
     (status = 200, content_type = "application/octet-stream"), (status = 206, content_type = "application/octet-stream"),
     (status = 304), (status = 403, body = ApiError), (status = 404, body = ApiError), (status = 412, body = ApiError),
     (status = 416, body = ApiError)))]
-pub(crate) async fn content(
-    State(engine): State<Arc<Engine>>,
-    Path(name): Path<String>,
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-) -> Answer<Response> {
-    let query = Query::of(&uri);
-    let files = query.files(&engine, &name).await?;
-    let path = query.path(&files, "path")?;
+pub(crate) async fn content(asked: Asked, method: Method, headers: HeaderMap) -> Answer<Response> {
+    let Asked { files, path, .. } = asked;
     let (entry, mut helper) = files.read(path).await?;
     let tag = show::etag(&entry);
     match wanted(&headers, &entry.tag()) {
@@ -249,14 +217,8 @@ fn bytes(helper: Helper, length: Option<u64>) -> Body {
 /// program takes it for a whole one; or with a broken connection, where not even that could be said.
 #[utoipa::path(get, path = "/v1/sandboxes/{name}/files/tree", params(("name" = String, Path), At), responses(
     (status = 200, content_type = "application/x-tar"), (status = 403, body = ApiError), (status = 404, body = ApiError)))]
-pub(crate) async fn tree(
-    State(engine): State<Arc<Engine>>,
-    Path(name): Path<String>,
-    uri: Uri,
-) -> Answer<Response> {
-    let query = Query::of(&uri);
-    let files = query.files(&engine, &name).await?;
-    let path = query.path(&files, "path")?;
+pub(crate) async fn tree(asked: Asked) -> Answer<Response> {
+    let Asked { files, path, .. } = asked;
     let helper = files.pack(path).await?;
     Ok(([(CONTENT_TYPE, "application/x-tar")], bytes(helper, None)).into_response())
 }
@@ -266,14 +228,8 @@ pub(crate) async fn tree(
     params(("name" = String, Path), At, ("recursive" = Option<bool>, Query)), responses(
     (status = 200, content_type = "application/x-ndjson", body = FileEventView), (status = 403, body = ApiError),
     (status = 404, body = ApiError)))]
-pub(crate) async fn watch(
-    State(engine): State<Arc<Engine>>,
-    Path(name): Path<String>,
-    uri: Uri,
-) -> Answer<Response> {
-    let query = Query::of(&uri);
-    let files = query.files(&engine, &name).await?;
-    let path = query.path(&files, "path")?;
+pub(crate) async fn watch(asked: Asked) -> Answer<Response> {
+    let Asked { files, path, query } = asked;
     let (_, helper) = files.watch(path.clone(), query.flag("recursive")?).await?;
     let mut lines = Vec::new();
     line(&mut lines, &show::event(&path, "watching", None));

@@ -1,14 +1,12 @@
 //! Changing: each change is an operation, and is on disk, in the journal and in a cut when it is answered.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::body::{Body, BodyDataStream};
-use axum::extract::{Path, State};
+use axum::http::HeaderMap;
 use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
-use axum::http::{HeaderMap, Uri};
-use engine::{Changed, Engine, Files, Piece};
+use engine::{Changed, Files, Piece};
 use futures_util::StreamExt as _;
 use protocol::ApiError;
 use protocol::api::FileChangedView;
@@ -17,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::At;
-use super::query::Query;
+use super::query::Asked;
 use super::range::tags;
 use super::show;
 use crate::api::to_its_end;
@@ -39,15 +37,11 @@ const READ_AWAY: Duration = Duration::from_secs(5);
     (status = 200, body = FileChangedView), (status = 403, body = ApiError), (status = 404, body = ApiError),
     (status = 412, body = ApiError)))]
 pub(crate) async fn put(
-    State(engine): State<Arc<Engine>>,
-    Path(name): Path<String>,
-    uri: Uri,
+    asked: Asked,
     headers: HeaderMap,
     body: Body,
 ) -> Answer<Json<FileChangedView>> {
-    let query = Query::of(&uri);
-    let files = query.files(&engine, &name).await?;
-    let path = query.path(&files, "path")?;
+    let Asked { files, path, query } = asked;
     let put = Put {
         path: path.clone(),
         mode: query.mode()?,
@@ -64,14 +58,8 @@ pub(crate) async fn put(
     ("mode" = Option<String>, Query), ("parents" = Option<bool>, Query)), responses(
     (status = 200, body = FileChangedView), (status = 403, body = ApiError), (status = 404, body = ApiError),
     (status = 409, body = ApiError)))]
-pub(crate) async fn mkdir(
-    State(engine): State<Arc<Engine>>,
-    Path(name): Path<String>,
-    uri: Uri,
-) -> Answer<Json<FileChangedView>> {
-    let query = Query::of(&uri);
-    let files = query.files(&engine, &name).await?;
-    let path = query.path(&files, "path")?;
+pub(crate) async fn mkdir(asked: Asked) -> Answer<Json<FileChangedView>> {
+    let Asked { files, path, query } = asked;
     let what = Alter::Mkdir {
         path: path.clone(),
         mode: query.mode()?,
@@ -85,14 +73,8 @@ pub(crate) async fn mkdir(
     ("recursive" = Option<bool>, Query)), responses(
     (status = 200, body = FileChangedView), (status = 403, body = ApiError), (status = 404, body = ApiError),
     (status = 409, body = ApiError)))]
-pub(crate) async fn remove(
-    State(engine): State<Arc<Engine>>,
-    Path(name): Path<String>,
-    uri: Uri,
-) -> Answer<Json<FileChangedView>> {
-    let query = Query::of(&uri);
-    let files = query.files(&engine, &name).await?;
-    let path = query.path(&files, "path")?;
+pub(crate) async fn remove(asked: Asked) -> Answer<Json<FileChangedView>> {
+    let Asked { files, path, query } = asked;
     let what = Alter::Remove {
         path: path.clone(),
         recursive: query.flag("recursive")?,
@@ -105,16 +87,11 @@ pub(crate) async fn remove(
     ("to" = String, Query), ("replace" = Option<bool>, Query)), responses(
     (status = 200, body = FileChangedView), (status = 403, body = ApiError), (status = 404, body = ApiError),
     (status = 409, body = ApiError)))]
-pub(crate) async fn rename(
-    State(engine): State<Arc<Engine>>,
-    Path(name): Path<String>,
-    uri: Uri,
-) -> Answer<Json<FileChangedView>> {
-    let query = Query::of(&uri);
-    let files = query.files(&engine, &name).await?;
+pub(crate) async fn rename(asked: Asked) -> Answer<Json<FileChangedView>> {
+    let Asked { files, path, query } = asked;
     let to = query.path(&files, "to")?;
     let what = Alter::Rename {
-        from: query.path(&files, "path")?,
+        from: path,
         to: to.clone(),
         replace: query.flag("replace")?,
     };
@@ -125,17 +102,10 @@ pub(crate) async fn rename(
 #[utoipa::path(put, path = "/v1/sandboxes/{name}/files/tree", params(("name" = String, Path), At),
     request_body(content = String, content_type = "application/x-tar"), responses(
     (status = 200, body = FileChangedView), (status = 400, body = ApiError), (status = 404, body = ApiError)))]
-pub(crate) async fn unpack(
-    State(engine): State<Arc<Engine>>,
-    Path(name): Path<String>,
-    uri: Uri,
-    body: Body,
-) -> Answer<Json<FileChangedView>> {
-    let query = Query::of(&uri);
-    let files = query.files(&engine, &name).await?;
-    let dir = query.path(&files, "path")?;
+pub(crate) async fn unpack(asked: Asked, body: Body) -> Answer<Json<FileChangedView>> {
+    let Asked { files, path, .. } = asked;
     let (input, sending) = pieces(body);
-    let done = to_its_end(async move { files.unpack(&dir, input).await }).await;
+    let done = to_its_end(async move { files.unpack(&path, input).await }).await;
     if done.is_err() {
         let _sent = tokio::time::timeout(READ_AWAY, sending).await;
     }
