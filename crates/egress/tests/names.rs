@@ -106,7 +106,7 @@ async fn addresses_that_nobody_named_are_not_dialled() {
 #[tokio::test(flavor = "multi_thread")]
 async fn plain_http_is_judged_by_each_requests_host() {
     let origin = Origin::plain().await;
-    let world = World::new(&rule("r", "a.test", &origin, ""), &[origin.port]);
+    let _world = World::new(&rule("r", "a.test", &origin, ""), &[origin.port]);
     let port = origin.port;
     let stream = TcpStream::connect(door(port)).await.unwrap();
     let two = format!(

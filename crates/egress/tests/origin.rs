@@ -170,7 +170,7 @@ impl Origin {
                 let mut trailers = HeaderMap::new();
                 trailers.insert("grpc-status", "0".parse().unwrap());
                 let frames = [Ok(Frame::data(Bytes::from("message"))), Ok(Frame::trailers(trailers))];
-                Response::new(BodyExt::boxed_unsync(StreamBody::new(futures_util::stream::iter(frames))))
+                Response::new(StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync())
             }
             "/ws" => {
                 let upgrade = hyper::upgrade::on(&mut request);
@@ -196,7 +196,7 @@ impl Origin {
             let event = events.recv().await?;
             Some((Ok(Frame::data(Bytes::from(event))), events))
         });
-        let mut response = Response::new(BodyExt::boxed_unsync(StreamBody::new(frames)));
+        let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
         response.headers_mut().insert("content-type", "text/event-stream".parse().unwrap());
         response
     }
@@ -212,7 +212,7 @@ pub(crate) fn flood(count: usize) -> Body {
         let now = piece.slice(..left.min(piece.len()));
         Some((Ok(Frame::data(now.clone())), (left - now.len(), piece)))
     });
-    BodyExt::boxed_unsync(StreamBody::new(frames))
+    StreamBody::new(frames).boxed_unsync()
 }
 
 /// Returns what an origin answers TLS with, and who vouches for it.

@@ -85,7 +85,7 @@ async fn a_body_echoes_while_it_is_sent() {
             let bytes = sent.recv().await?;
             Some((Ok(hyper::body::Frame::data(bytes)), sent))
         });
-        let body = BodyExt::boxed_unsync(http_body_util::StreamBody::new(frames));
+        let body = http_body_util::StreamBody::new(frames).boxed_unsync();
         let answer = http.ask("POST", "a.test", origin.port, "/echo", &[], body).await;
         assert!(answer.headers().get("alt-svc").is_none());
         let mut back = answer.into_body();

@@ -76,7 +76,7 @@ async fn a_rule_that_names_methods_allows_no_websocket() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_behind_a_refused_upgrade_are_requests_and_nothing_else() {
     let origin = Origin::plain().await;
-    let world = World::new(&rule("r", "a.test", &origin, "websocket = false"), &[origin.port]);
+    let _world = World::new(&rule("r", "a.test", &origin, "websocket = false"), &[origin.port]);
     let host = format!("Host: a.test:{}\r\n", origin.port);
     let stream = tokio::net::TcpStream::connect(door(origin.port)).await.unwrap();
     let bytes = format!(
