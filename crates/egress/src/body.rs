@@ -32,6 +32,39 @@ pub(crate) fn empty() -> Body {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
+/// A body that keeps something alive for as long as it is not sent.
+pub(crate) fn keeping(body: Body, kept: impl Send + 'static) -> Body {
+    Keeping { body, _kept: kept }.boxed_unsync()
+}
+
+struct Keeping<K> {
+    body: Body,
+    _kept: K,
+}
+
+// Nothing is pinned in place: the body is in a box of its own.
+impl<K> Unpin for Keeping<K> {}
+
+impl<K> HttpBody for Keeping<K> {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// A client's body whose first bytes were looked at.
 pub(crate) struct Peeked {
     frames: VecDeque<Frame<Bytes>>,

@@ -4,13 +4,16 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
+use futures_util::task::AtomicWaker;
+use hyper::rt::Executor;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use policy::{Channel, Connect, Host, Verdict, Wire};
 use protocol::{DenyReason, OpId, Outgoing};
 use rustls::server::Accepted;
@@ -423,6 +426,7 @@ async fn inspect(
 pub(crate) struct Busy {
     count: AtomicUsize,
     changed: Notify,
+    front: AtomicWaker,
 }
 
 impl Busy {
@@ -431,6 +435,16 @@ impl Busy {
         self.count.fetch_add(1, Ordering::AcqRel);
         self.changed.notify_one();
         BusyOne(self.clone())
+    }
+
+    /// Is ready when nothing is on its way: for the front, which must not end the connection under an answer.
+    pub(crate) fn poll_rest(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.front.register(cx.waker());
+        if self.count.load(Ordering::Acquire) == 0 {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 
     /// Waits until nothing has been on its way for as long as a connection is kept.
@@ -451,6 +465,7 @@ impl Drop for BusyOne {
     fn drop(&mut self) {
         self.0.count.fetch_sub(1, Ordering::AcqRel);
         self.0.changed.notify_one();
+        self.0.front.wake();
     }
 }
 
@@ -461,7 +476,7 @@ where
 {
     let switch = Arc::new(Switch::default());
     let refusal: Refusal = Box::new(|violation| Denial::malformed(violation.to_string()).raw());
-    let io = TokioIo::new(StrictIo::new(stream, switch.clone(), refusal));
+    let io = TokioIo::new(StrictIo::new(stream, switch.clone(), session.busy.clone(), refusal));
     let handler = session.clone();
     let switched = switch.clone();
     let service = service_fn(move |request| {
@@ -500,6 +515,23 @@ where
     session.tell_if_silent().await;
 }
 
+/// Runs the streams of a connection so that closing the gateway ends them and waits for that.
+#[derive(Clone)]
+struct Tracked(Arc<Core>);
+
+impl<F> Executor<F> for Tracked
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    fn execute(&self, stream: F) {
+        let closing = self.0.closing.clone();
+        self.0.tasks.spawn(async move {
+            closing.run_until_cancelled(stream).await;
+        });
+    }
+}
+
 async fn serve_http2<S>(session: Arc<Session>, stream: S)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -509,7 +541,7 @@ where
         let session = handler.clone();
         async move { Ok::<_, Infallible>(request::handle(session, request, None).await) }
     });
-    let mut builder = http2::Builder::new(TokioExecutor::new());
+    let mut builder = http2::Builder::new(Tracked(session.client.core.clone()));
     builder
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADERS)

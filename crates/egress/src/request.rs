@@ -10,11 +10,14 @@ use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
 use policy::{GitAct, Grant, Host, Policy, Verdict};
 use protocol::{DenyReason, EffectKind, Outgoing};
+use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
 
-use crate::body::{Body, Download, Peeked, Upload};
+use crate::body::{Body, Download, Peeked, Upload, keeping};
 use crate::connection::{Busy, BusyOne, Client, outline};
 use crate::deny::Denial;
 use crate::effect::Effect;
@@ -211,27 +214,48 @@ impl Asked {
 /// Answers one request. Whatever goes wrong is an answer too.
 pub(crate) async fn handle(
     session: Arc<Session>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
     switch: Option<Arc<Switch>>,
 ) -> Response<Body> {
-    let busy = session.busy.enter();
+    let busy = Arc::new(session.busy.enter());
     let switch = switch.filter(|_| head::may_switch(&request));
+    let upgrade = switch.is_some().then(|| hyper::upgrade::on(&mut request));
     let listens = request.version() == Version::HTTP_2 || request.headers().contains_key(EXPECT);
-    let response = match judge(&session, request).await {
-        Ok(allowed) => Box::pin(allowed.send(&session, busy)).await,
+    let response = match judge(&session, request, upgrade.clone()).await {
+        Ok(allowed) => Box::pin(allowed.send(&session, &busy)).await,
         Err(Refused {
             denial,
             outgoing,
             body,
         }) => {
             session.client.deny(outgoing, &denial).await;
-            refuse(&denial, body.filter(|_| !listens)).await
+            refuse(&denial, body.filter(|_| !listens), &busy).await
         }
     };
+    let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     if let Some(switch) = switch {
-        switch.decide(response.status() == StatusCode::SWITCHING_PROTOCOLS);
+        switch.decide(switched);
+    }
+    if let Some(upgrade) = upgrade.filter(|_| !switched) {
+        end_later(&session.client, upgrade);
     }
     response
+}
+
+/// After a request that asked to switch, hyper gives the connection away at its end, also where nothing was switched; then nobody
+/// but us can close it properly.
+fn end_later(client: &Arc<Client>, upgrade: OnUpgrade) {
+    let closing = client.core.closing.clone();
+    let end = async move {
+        if let Ok(connection) = upgrade.await
+            && let Err(error) = TokioIo::new(connection).shutdown().await
+        {
+            tracing::debug!(%error, "a client's connection was not closed properly");
+        }
+    };
+    client.core.tasks.spawn(async move {
+        closing.run_until_cancelled(end).await;
+    });
 }
 
 /// A request that is not sent.
@@ -242,14 +266,14 @@ struct Refused {
     body: Option<Peeked>,
 }
 
-async fn refuse(denial: &Denial, body: Option<Peeked>) -> Response<Body> {
+async fn refuse(denial: &Denial, body: Option<Peeked>, busy: &Arc<BusyOne>) -> Response<Body> {
     if let Some(body) = body.filter(|body| !body.is_end_stream()) {
         // A client that is still sending when the connection is closed does not get to hear why.
         if timeout(DRAIN_TIMEOUT, body.drain(MAX_DRAIN)).await.is_err() {
             tracing::debug!("a refused body did not end in time");
         }
     }
-    denial.response()
+    denial.response().map(|body| keeping(body, busy.clone()))
 }
 
 /// A request that may be sent.
@@ -262,15 +286,18 @@ struct Allowed {
     outgoing: Outgoing,
     placeholders: Vec<Placeholder>,
     ticket: Ticket,
-    upgrade: Option<hyper::upgrade::OnUpgrade>,
+    upgrade: Option<OnUpgrade>,
 }
 
-async fn judge(session: &Arc<Session>, mut request: Request<Incoming>) -> Result<Box<Allowed>, Refused> {
+async fn judge(
+    session: &Arc<Session>,
+    request: Request<Incoming>,
+    upgrade: Option<OnUpgrade>,
+) -> Result<Box<Allowed>, Refused> {
     let core = &session.client.core;
     let placeholders = core.secrets.placeholders();
     let aimed = session.aim(&request);
     let websocket = head::is_websocket(&request);
-    let upgrade = websocket.then(|| hyper::upgrade::on(&mut request));
     let (parts, body) = request.into_parts();
     let mut body = Peeked::new(body);
     let (host, port, misaimed) = match aimed {
@@ -471,7 +498,7 @@ fn kind(asked: &Asked, body: &Peeked, whole: Option<&[u8]>) -> EffectKind {
 }
 
 impl Allowed {
-    async fn send(mut self, session: &Arc<Session>, busy: BusyOne) -> Response<Body> {
+    async fn send(mut self, session: &Arc<Session>, busy: &Arc<BusyOne>) -> Response<Body> {
         let client = &session.client;
         self.outgoing.op = client.op().await;
         let outgoing = self.outgoing.clone();
@@ -479,7 +506,7 @@ impl Allowed {
         let listens = self.asked.parts.version == Version::HTTP_2
             || self.asked.parts.headers.contains_key(EXPECT);
         let sent = tokio::select! {
-            sent = self.exchange(client, busy) => sent,
+            sent = self.exchange(client, busy.clone()) => sent,
             () = client.core.closing.cancelled() => Err((Denial::upstream("the sandbox's gateway was closed"), None)),
         };
         match sent {
@@ -491,7 +518,7 @@ impl Allowed {
                     denial
                 };
                 client.deny(outgoing, &denial).await;
-                refuse(&denial, body.filter(|_| !listens)).await
+                refuse(&denial, body.filter(|_| !listens), busy).await
             }
         }
     }
@@ -499,7 +526,7 @@ impl Allowed {
     async fn exchange(
         self,
         client: &Arc<Client>,
-        busy: BusyOne,
+        busy: Arc<BusyOne>,
     ) -> Result<Response<Body>, (Denial, Option<Peeked>)> {
         let core = &client.core;
         let policy = core.policy();
@@ -652,7 +679,7 @@ fn returned(
     effect: Effect,
     scrub: Option<Scrub>,
     ticket: Ticket,
-    busy: BusyOne,
+    busy: Arc<BusyOne>,
 ) -> Response<Body> {
     let (parts, body) = answer.into_parts();
     let mut headers = head::returned(&parts.headers);

@@ -29,7 +29,6 @@ pub(crate) fn text(text: impl Into<Bytes>) -> Body {
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) version: Version,
-    pub(crate) method: String,
     pub(crate) uri: String,
     pub(crate) headers: HeaderMap,
 }
@@ -125,7 +124,6 @@ impl Origin {
     async fn answer(&self, mut request: Request<Incoming>) -> Response<Body> {
         self.seen.lock().unwrap().push(Seen {
             version: request.version(),
-            method: request.method().to_string(),
             uri: request.uri().to_string(),
             headers: request.headers().clone(),
         });
@@ -184,6 +182,12 @@ impl Origin {
                 *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
                 response.headers_mut().insert("upgrade", "websocket".parse().unwrap());
                 response.headers_mut().insert("connection", "upgrade".parse().unwrap());
+                response
+            }
+            // hyper itself would send the body of an answer to HEAD over HTTP/2.
+            _ if request.method() == http::Method::HEAD => {
+                let mut response = Response::new(text(""));
+                response.headers_mut().insert("content-length", "5".parse().unwrap());
                 response
             }
             _ => Response::new(text("hello")),

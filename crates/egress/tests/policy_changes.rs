@@ -12,9 +12,9 @@ use crate::world::{PATIENCE, World, door};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tighter_policy_ends_what_it_does_not_allow() {
-    let origin = Origin::tls(&["a.test"], true).await;
-    let policy = rule("r", "a.test", &origin, LOOK);
     for version in [Version::HTTP_11, Version::HTTP_2] {
+        let origin = Origin::tls(&["a.test"], true).await;
+        let policy = rule("r", "a.test", &origin, LOOK);
         let world = World::new(&policy, &[origin.port]);
         let events = origin.events();
         let mut http = Http::open(&world, &origin, "a.test", version).await;

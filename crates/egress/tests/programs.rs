@@ -51,7 +51,8 @@ async fn curl_is_served_and_refused_through_every_door() {
             // More than a megabyte: curl asks first (Expect: 100-continue).
             let sink = format!("{https}/sink");
             assert_eq!(run(&["--data-binary", &upload, &sink]), ((3 << 20).to_string(), "200".into()));
-            assert_eq!(run(&["--head", &https]).1, "200");
+            let (head, code) = run(&["--head", &https]);
+            assert_eq!(code, "200", "{head}");
             let (text, code) = run(&[&format!("https://b.test:{}/", origin.port)]);
             if door[0] == "--proxy" {
                 assert!(text.contains("403"), "{text}");
