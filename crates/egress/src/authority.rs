@@ -50,7 +50,9 @@ pub enum AuthorityError {
         source: io::Error,
     },
     /// A file of it holds something else.
-    #[error("{path} is not usable: {why}; move it away, and a new authority is made (sandboxes must then be started again)")]
+    #[error(
+        "{path} is not usable: {why}; move it away, and a new authority is made (sandboxes must then be started again)"
+    )]
     Content {
         /// Which.
         path: PathBuf,
@@ -110,7 +112,9 @@ impl Authority {
         let pem = match fs::read_to_string(&cert_path) {
             Ok(pem) => pem,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let made = ca_params(&key).self_signed(&key).map_err(making("the authority"))?;
+                let made = ca_params(&key)
+                    .self_signed(&key)
+                    .map_err(making("the authority"))?;
                 write_new(dir, &cert_path, made.pem().as_bytes(), 0o644)?;
                 made.pem()
             }
@@ -185,7 +189,9 @@ impl Authority {
             .with_safe_default_protocol_versions()
             .map_err(|error| failed(error.to_string()))?
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(Always(Arc::new(CertifiedKey::new(chain, signing)))));
+            .with_cert_resolver(Arc::new(Always(Arc::new(CertifiedKey::new(
+                chain, signing,
+            )))));
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
@@ -235,7 +241,10 @@ fn ca_params(key: &KeyPair) -> CertificateParams {
     let id = blake3::hash(&key.subject_public_key_info()).to_hex();
     let mut subject = DistinguishedName::new();
     subject.push(DnType::OrganizationName, "Durable Sandbox");
-    subject.push(DnType::CommonName, format!("Durable Sandbox authority {}", &id[..8]));
+    subject.push(
+        DnType::CommonName,
+        format!("Durable Sandbox authority {}", &id[..8]),
+    );
     params.distinguished_name = subject;
     params.not_before = date_time_ymd(1970, 1, 1) + (now() - CA_BEFORE);
     params.not_after = date_time_ymd(1970, 1, 1) + (now() + CA_AFTER);
@@ -294,7 +303,10 @@ fn read_key(path: &Path) -> Result<Option<KeyPair>, AuthorityError> {
         .permissions()
         .mode();
     if mode & 0o077 != 0 {
-        let why = format!("others may read it (mode {:o}); run `chmod 600` on it", mode & 0o777);
+        let why = format!(
+            "others may read it (mode {:o}); run `chmod 600` on it",
+            mode & 0o777
+        );
         return Err(content(why));
     }
     KeyPair::from_pem(&text)
@@ -325,7 +337,9 @@ fn write_new(dir: &Path, path: &Path, bytes: &[u8], mode: u32) -> Result<(), Aut
     file.write_all(bytes).map_err(error)?;
     file.sync_all().map_err(error)?;
     fs::rename(&beside, path).map_err(error)?;
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(error)
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(error)
 }
 
 fn io_error(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> AuthorityError {

@@ -25,7 +25,9 @@ use crate::scrub::Scrub;
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 pub(crate) fn full(bytes: Bytes) -> Body {
-    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+    Full::new(bytes)
+        .map_err(|never| match never {})
+        .boxed_unsync()
 }
 
 pub(crate) fn empty() -> Body {

@@ -119,7 +119,8 @@ pub(crate) async fn serve(
     // Asked at once: a short-lived process may be gone before its request is understood.
     let owners = core.owners.clone();
     let client = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-    let asked = tokio::spawn(async move { timeout(OWNER_TIMEOUT, owners.owner(client, local)).await });
+    let asked =
+        tokio::spawn(async move { timeout(OWNER_TIMEOUT, owners.owner(client, local)).await });
     let owner = async move { asked.await.ok()?.ok()? }.boxed().shared();
     let client = Arc::new(Client {
         core,
@@ -157,7 +158,10 @@ async fn serve_dns(core: &Core, mut stream: TcpStream) {
         let Some(answer) = answer_dns(&core.answerer, &query) else {
             return;
         };
-        let mut framed = u16::try_from(answer.len()).unwrap_or(0).to_be_bytes().to_vec();
+        let mut framed = u16::try_from(answer.len())
+            .unwrap_or(0)
+            .to_be_bytes()
+            .to_vec();
         framed.extend_from_slice(&answer);
         if stream.write_all(&framed).await.is_err() {
             return;
@@ -203,7 +207,11 @@ async fn proxy(client: Arc<Client>, mut stream: Prefixed<TcpStream>) {
         answer(stream, &denial).await;
         return;
     }
-    if stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await.is_err() {
+    if stream
+        .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        .await
+        .is_err()
+    {
         return;
     }
     let aim = Aim {
@@ -219,9 +227,17 @@ fn never_connects(core: &Core, host: &Host, port: u16) -> Option<Denial> {
     let policy = core.policy();
     let mut refused = None;
     for protocol in [Wire::Unknown, Wire::Http, Wire::Tls] {
-        match policy.connect(&Connect { host, port, protocol }) {
+        match policy.connect(&Connect {
+            host,
+            port,
+            protocol,
+        }) {
             Verdict::Allow { .. } | Verdict::Ask { .. } => return None,
-            Verdict::Deny { rule, reason, message } => {
+            Verdict::Deny {
+                rule,
+                reason,
+                message,
+            } => {
                 refused = Some(Denial::of_policy(rule, reason, message));
             }
         }
@@ -243,8 +259,11 @@ async fn read_connect(stream: &mut Prefixed<TcpStream>) -> std::io::Result<Optio
             let line = held.split(|byte| *byte == b'\r').next().unwrap_or_default();
             let mut words = line.split(|byte| *byte == b' ').skip(1);
             let (target, version) = (words.next(), words.next());
-            let is_http = matches!(version, Some(b"HTTP/1.1" | b"HTTP/1.0")) && words.next().is_none();
-            let target = target.and_then(|target| std::str::from_utf8(target).ok()).map(str::to_owned);
+            let is_http =
+                matches!(version, Some(b"HTTP/1.1" | b"HTTP/1.0")) && words.next().is_none();
+            let target = target
+                .and_then(|target| std::str::from_utf8(target).ok())
+                .map(str::to_owned);
             if !is_http {
                 return Ok(None);
             }
@@ -476,7 +495,12 @@ where
 {
     let switch = Arc::new(Switch::default());
     let refusal: Refusal = Box::new(|violation| Denial::malformed(violation.to_string()).raw());
-    let io = TokioIo::new(StrictIo::new(stream, switch.clone(), session.busy.clone(), refusal));
+    let io = TokioIo::new(StrictIo::new(
+        stream,
+        switch.clone(),
+        session.busy.clone(),
+        refusal,
+    ));
     let handler = session.clone();
     let switched = switch.clone();
     let service = service_fn(move |request| {

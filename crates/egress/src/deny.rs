@@ -63,7 +63,11 @@ impl Denial {
     }
 
     pub(crate) fn mismatch(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::MISDIRECTED_REQUEST, DenyReason::Mismatch, message)
+        Self::new(
+            StatusCode::MISDIRECTED_REQUEST,
+            DenyReason::Mismatch,
+            message,
+        )
     }
 
     pub(crate) fn upstream(message: impl Into<String>) -> Self {

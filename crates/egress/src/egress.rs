@@ -167,12 +167,18 @@ impl Egress {
             served.push(tokio::spawn(accept(core.clone(), listener, Entrance::Open)));
         }
         if let Some(listener) = doors.proxy {
-            served.push(tokio::spawn(accept(core.clone(), listener, Entrance::Proxy)));
+            served.push(tokio::spawn(accept(
+                core.clone(),
+                listener,
+                Entrance::Proxy,
+            )));
         }
         if let Some(socket) = doors.dns {
             let (closing, answerer) = (core.closing.clone(), core.answerer.clone());
             served.push(tokio::spawn(async move {
-                let ended = closing.run_until_cancelled(serve_udp(socket, answerer)).await;
+                let ended = closing
+                    .run_until_cancelled(serve_udp(socket, answerer))
+                    .await;
                 if let Some(Err(error)) = ended {
                     tracing::error!(%error, "names are not answered any more in this sandbox");
                 }
@@ -207,7 +213,8 @@ impl Egress {
             received: Passed::default(),
             millis: 0,
             error: Some(
-                "the daemon was lost while it was on its way: it may or may not have arrived".to_owned(),
+                "the daemon was lost while it was on its way: it may or may not have arrived"
+                    .to_owned(),
             ),
         });
         self.core.ledger.append(settled.collect()).await?;
@@ -243,7 +250,9 @@ async fn accept(core: Arc<Core>, listener: std::net::TcpListener, entrance: Entr
         }
     };
     let closing = core.closing.clone();
-    closing.run_until_cancelled(accept_all(core, listener, entrance)).await;
+    closing
+        .run_until_cancelled(accept_all(core, listener, entrance))
+        .await;
 }
 
 async fn accept_all(core: Arc<Core>, listener: TcpListener, entrance: Entrance) {
@@ -272,6 +281,8 @@ async fn accept_all(core: Arc<Core>, listener: TcpListener, entrance: Entrance) 
 fn is_of_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
     )
 }

@@ -76,14 +76,18 @@ impl Apps {
             permissions: permissions.clone(),
         };
         let token = tokens.get(&wanted, SystemTime::now()).await;
-        token.map(|token| token.value).map_err(|error| error.to_string())
+        token
+            .map(|token| token.value)
+            .map_err(|error| error.to_string())
     }
 }
 
 /// Returns the owner of the repository that a request is about.
 pub(crate) fn owner<'a>(git: Option<&'a GitAct>, path: &'a str) -> Option<&'a str> {
     let of_git = git.map(|act| match act {
-        GitAct::Advertise { repo, .. } | GitAct::Fetch { repo } | GitAct::Push { repo, .. } => repo.as_str(),
+        GitAct::Advertise { repo, .. } | GitAct::Fetch { repo } | GitAct::Push { repo, .. } => {
+            repo.as_str()
+        }
     });
     let named = of_git.or_else(|| path.strip_prefix("/repos/"))?;
     let (owner, _) = named.split_once('/')?;
@@ -109,7 +113,8 @@ impl Api {
     async fn exchange(&self, request: Request<Vec<u8>>) -> Result<Response<Vec<u8>>, String> {
         let (parts, body) = request.into_parts();
         let authority = parts.uri.authority().ok_or("its address names no host")?;
-        let (host, port) = policy::authority(authority.as_str(), Some(443)).map_err(|error| error.to_string())?;
+        let (host, port) =
+            policy::authority(authority.as_str(), Some(443)).map_err(|error| error.to_string())?;
         let target = Target {
             host,
             port,
@@ -119,7 +124,10 @@ impl Api {
             secrets: Vec::new(),
         };
         // No rule of a sandbox has a say in this: public addresses and the usual authorities only.
-        let connected = self.dialer.connect(&target, &Policy::empty(), self.resolver.as_ref()).await;
+        let connected = self
+            .dialer
+            .connect(&target, &Policy::empty(), self.resolver.as_ref())
+            .await;
         let mut sender = connected.map_err(|denial| denial.message)?;
         let path = parts.uri.path_and_query().cloned();
         let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
@@ -146,7 +154,10 @@ mod tests {
             repo: "acme/app".into(),
             refs: Vec::new(),
         };
-        assert_eq!(owner(Some(&push), "/acme/app.git/git-receive-pack"), Some("acme"));
+        assert_eq!(
+            owner(Some(&push), "/acme/app.git/git-receive-pack"),
+            Some("acme")
+        );
         assert_eq!(owner(None, "/repos/acme/app/pulls"), Some("acme"));
         assert_eq!(owner(None, "/user"), None);
         assert_eq!(owner(None, "/repos//app"), None);

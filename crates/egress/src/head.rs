@@ -21,10 +21,7 @@ const HOP: [&str; 9] = [
 ];
 
 /// Whom a request is for, by its own words: the authority in its URI and its `Host`, which must agree.
-pub(crate) fn named<B>(
-    request: &Request<B>,
-    default_port: u16,
-) -> Result<(Host, u16), Denial> {
+pub(crate) fn named<B>(request: &Request<B>, default_port: u16) -> Result<(Host, u16), Denial> {
     let uri = request.uri();
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let (host, second) = (hosts.next(), hosts.next());
@@ -37,7 +34,9 @@ pub(crate) fn named<B>(
     };
     let of_host = match host {
         Some(host) => {
-            let text = host.to_str().map_err(|_| bad_name("the Host header is no text"))?;
+            let text = host
+                .to_str()
+                .map_err(|_| bad_name("the Host header is no text"))?;
             Some(parse(text, default_port)?)
         }
         None => None,
@@ -159,15 +158,30 @@ mod tests {
         };
         assert_eq!(named("/", &[("host", "A.test.")]), Ok("a.test:443".into()));
         assert_eq!(named("https://a.test/", &[]), Ok("a.test:443".into()));
-        assert_eq!(named("https://a.test/", &[("host", "a.test:443")]), Ok("a.test:443".into()));
-        assert_eq!(named("/", &[("host", "[2001:db8::1]:8443")]), Ok("2001:db8::1:8443".into()));
+        assert_eq!(
+            named("https://a.test/", &[("host", "a.test:443")]),
+            Ok("a.test:443".into())
+        );
+        assert_eq!(
+            named("/", &[("host", "[2001:db8::1]:8443")]),
+            Ok("2001:db8::1:8443".into())
+        );
         use DenyReason as R;
-        assert_eq!(named("https://a.test/", &[("host", "b.test")]), Err(R::Mismatch));
-        assert_eq!(named("https://a.test/", &[("host", "a.test:1")]), Err(R::Mismatch));
+        assert_eq!(
+            named("https://a.test/", &[("host", "b.test")]),
+            Err(R::Mismatch)
+        );
+        assert_eq!(
+            named("https://a.test/", &[("host", "a.test:1")]),
+            Err(R::Mismatch)
+        );
         assert_eq!(named("http://u@a.test/", &[]), Err(R::BadName));
         assert_eq!(named("/", &[("host", "u@a.test")]), Err(R::BadName));
         assert_eq!(named("/", &[("host", "127.1")]), Err(R::BadName));
-        assert_eq!(named("/", &[("host", "a.test"), ("host", "a.test")]), Err(R::Protocol));
+        assert_eq!(
+            named("/", &[("host", "a.test"), ("host", "a.test")]),
+            Err(R::Protocol)
+        );
         assert_eq!(named("/", &[]), Err(R::Protocol));
     }
 
@@ -192,7 +206,11 @@ mod tests {
         names.sort_unstable();
         assert_eq!(names, ["accept", "accept", "te"]);
         let mut answer = HeaderMap::new();
-        for (name, value) in [("alt-svc", "h3=\":443\""), ("x-durable-deny", "x"), ("etag", "1")] {
+        for (name, value) in [
+            ("alt-svc", "h3=\":443\""),
+            ("x-durable-deny", "x"),
+            ("etag", "1"),
+        ] {
             answer.insert(name, HeaderValue::from_static(value));
         }
         assert_eq!(returned(&answer).len(), 1);

@@ -83,7 +83,8 @@ pub(crate) async fn inject(
     }
     if let Some((injection, service, region)) = signing {
         let value = work.resolve(giving, &injection.secret).await?;
-        work.sign(giving, client, body, &value, service, region).await?;
+        work.sign(giving, client, body, &value, service, region)
+            .await?;
     }
     work.finish()
 }
@@ -128,7 +129,11 @@ impl Work {
                 let foreign = found.iter().any(|value| {
                     own.is_none_or(|own| percent_decode(value.as_bytes()) != own.text.as_bytes())
                 });
-                refuse_foreign(require && foreign, secret, &format!("query parameter `{key}`"))
+                refuse_foreign(
+                    require && foreign,
+                    secret,
+                    &format!("query parameter `{key}`"),
+                )
             }
             How::Placeholder { places } => {
                 for place in places {
@@ -154,7 +159,9 @@ impl Work {
             let is_own = in_header(own, value).is_some();
             refuse_foreign(require && !is_own, secret, &format!("header `{name}`"))?;
             // Another secret's placeholder is not made right by being overwritten: the program mixed something up.
-            if let Some(other) = in_header(giving.placeholders, value).filter(|one| one.secret != secret) {
+            if let Some(other) =
+                in_header(giving.placeholders, value).filter(|one| one.secret != secret)
+            {
                 return Err(misplaced(&other.secret, &format!("header `{name}`")));
             }
         }
@@ -189,7 +196,8 @@ impl Work {
                 if second.is_some() || !holds {
                     return refuse_foreign(require, secret, &format!("header `{name}`"));
                 }
-                let user = basic(&value).filter(|_| replace(value.as_bytes(), &own.text, b"").is_none());
+                let user =
+                    basic(&value).filter(|_| replace(value.as_bytes(), &own.text, b"").is_none());
                 self.headers.remove(&name);
                 self.given.push(Given {
                     secret: secret.to_owned(),
@@ -231,7 +239,8 @@ impl Work {
         }
         for (name, value) in &self.headers {
             // What AWS's clients sign with shows up in their signature.
-            if let Some(one) = in_header(placeholders, value).filter(|_| !is_signature(name, value)) {
+            if let Some(one) = in_header(placeholders, value).filter(|_| !is_signature(name, value))
+            {
                 return Err(misplaced(&one.secret, &format!("header `{name}`")));
             }
         }
@@ -250,7 +259,11 @@ impl Work {
         match &injection.how {
             How::Bearer => {
                 let value = self.resolve(giving, secret).await?;
-                self.put_header(AUTHORIZATION, &[b"Bearer ", value.expose()].concat(), secret)
+                self.put_header(
+                    AUTHORIZATION,
+                    &[b"Bearer ", value.expose()].concat(),
+                    secret,
+                )
             }
             How::Basic { user } => {
                 let value = self.resolve(giving, secret).await?;
@@ -289,7 +302,10 @@ impl Work {
             How::GitHubApp { place, .. } => {
                 let key = self.resolve(giving, secret).await?;
                 let fingerprint = giving.core.secrets.fingerprint(&key);
-                let made = giving.core.apps.token(&injection.how, giving.owner, key, &fingerprint);
+                let made = giving
+                    .core
+                    .apps
+                    .token(&injection.how, giving.owner, key, &fingerprint);
                 let token = made.await.map_err(|error| unusable(secret, &error))?;
                 self.values.push(token.clone());
                 let text = match place {
@@ -332,7 +348,11 @@ impl Work {
         region: &str,
     ) -> Result<(), Denial> {
         let failed = |error: sigv4::Error| Denial::forbidden(DenyReason::Secret, error.to_string());
-        let text = value.text().map_err(|_| failed(sigv4::Error::Key { why: "it is not text" }))?;
+        let text = value.text().map_err(|_| {
+            failed(sigv4::Error::Key {
+                why: "it is not text",
+            })
+        })?;
         let mut words = text.splitn(3, ':');
         let (Some(id), Some(key)) = (words.next(), words.next()) else {
             return Err(failed(sigv4::Error::Key {
@@ -351,7 +371,8 @@ impl Work {
             .path_and_query(path)
             .build()
             .map_err(|_| failed(sigv4::Error::NoHost))?;
-        let host = HeaderValue::from_str(&giving.authority).map_err(|_| failed(sigv4::Error::NoHost))?;
+        let host =
+            HeaderValue::from_str(&giving.authority).map_err(|_| failed(sigv4::Error::NoHost))?;
         parts.headers.insert(http::header::HOST, host);
         let bytes;
         let payload = if !sigv4::needs_body(&parts) {
@@ -385,7 +406,10 @@ impl Work {
 
     async fn resolve(&mut self, giving: &Giving<'_>, secret: &str) -> Result<Arc<Value>, Denial> {
         let secrets = &giving.core.secrets;
-        let value = secrets.resolve(secret).await.map_err(|error| unusable(secret, &error))?;
+        let value = secrets
+            .resolve(secret)
+            .await
+            .map_err(|error| unusable(secret, &error))?;
         let fingerprint = secrets.fingerprint(&value);
         if !self.uses.iter().any(|one| one.name == secret) {
             self.uses.push(SecretUse {
@@ -444,13 +468,15 @@ impl Work {
             Some(query) => format!("{}?{query}", self.path),
             None => self.path.clone(),
         };
-        text.parse().map_err(|_| Denial::malformed("the target is no path"))
+        text.parse()
+            .map_err(|_| Denial::malformed("the target is no path"))
     }
 
     fn finish(mut self) -> Result<Injected, Denial> {
         if !self.values.is_empty() {
             // What comes back is looked through, and so must not be packed.
-            self.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            self.headers
+                .insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
         Ok(Injected {
             path: self.path_and_query()?,
@@ -473,7 +499,10 @@ fn form_decode(text: &str) -> Vec<u8> {
 
 fn header_name(name: &str) -> Result<HeaderName, Denial> {
     name.parse().map_err(|_| {
-        Denial::forbidden(DenyReason::Secret, format!("the rule's header {name:?} is none"))
+        Denial::forbidden(
+            DenyReason::Secret,
+            format!("the rule's header {name:?} is none"),
+        )
     })
 }
 
@@ -495,5 +524,8 @@ fn refuse_foreign(refused: bool, secret: &str, place: &str) -> Result<(), Denial
 }
 
 fn unusable(secret: &str, why: &str) -> Denial {
-    Denial::forbidden(DenyReason::Secret, format!("secret `{secret}` cannot be used: {why}"))
+    Denial::forbidden(
+        DenyReason::Secret,
+        format!("secret `{secret}` cannot be used: {why}"),
+    )
 }

@@ -21,7 +21,11 @@ pub(crate) struct Watch {
 impl Watch {
     /// Returns what looks for these; none where there are none.
     pub(crate) fn new(wanted: &[Placeholder]) -> Option<Self> {
-        let wanted: Vec<_> = wanted.iter().filter(|one| !one.text.is_empty()).cloned().collect();
+        let wanted: Vec<_> = wanted
+            .iter()
+            .filter(|one| !one.text.is_empty())
+            .cloned()
+            .collect();
         let longest = wanted.iter().map(|one| one.text.len()).max()?;
         Some(Self {
             wanted,
@@ -184,8 +188,15 @@ mod tests {
             for piece in [1, 3, body.len()] {
                 let mut watch = Watch::new(&wanted()).unwrap();
                 let (first, second) = body.split_at(cut);
-                let found = first.chunks(piece).chain(second.chunks(piece)).find_map(|data| watch.find(data));
-                assert_eq!(found.as_deref(), Some("gh"), "cut at {cut}, pieces of {piece}");
+                let found = first
+                    .chunks(piece)
+                    .chain(second.chunks(piece))
+                    .find_map(|data| watch.find(data));
+                assert_eq!(
+                    found.as_deref(),
+                    Some("gh"),
+                    "cut at {cut}, pieces of {piece}"
+                );
             }
         }
         let mut watch = Watch::new(&wanted()).unwrap();
@@ -198,15 +209,23 @@ mod tests {
         let wanted = wanted();
         assert!(in_text(&wanted, b"/x?k=sk-x%2Fy%2Bz").is_some());
         assert!(in_text(&wanted, b"/x?k=sk-x%2Fy").is_none());
-        let basic = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode("me:ghp_0123456789"))).unwrap();
+        let basic =
+            HeaderValue::from_str(&format!("Basic {}", STANDARD.encode("me:ghp_0123456789")))
+                .unwrap();
         assert!(in_header(&wanted, &basic).is_some());
-        assert_eq!(shown(&wanted, "/a?k=sk-x%2Fy%2Bz&l=ghp_0123456789"), "/a?k=***&l=***");
+        assert_eq!(
+            shown(&wanted, "/a?k=sk-x%2Fy%2Bz&l=ghp_0123456789"),
+            "/a?k=***&l=***"
+        );
     }
 
     #[test]
     fn a_placeholder_is_replaced_wherever_it_stands_in_its_place() {
         assert_eq!(replace(b"token @, @", "@", b"V").unwrap(), b"token V, V");
         assert_eq!(replace(b"x", "a", b"V"), None);
-        assert_eq!(percent_decode(percent_encode(b"a /\xff%").as_bytes()), b"a /\xff%");
+        assert_eq!(
+            percent_decode(percent_encode(b"a /\xff%").as_bytes()),
+            b"a /\xff%"
+        );
     }
 }

@@ -70,7 +70,12 @@ impl Session {
     }
 
     /// Requests behind TLS that we answered in the name of `host`.
-    pub(crate) fn secure(client: Arc<Client>, host: Host, port: u16, denied: Option<Denial>) -> Self {
+    pub(crate) fn secure(
+        client: Arc<Client>,
+        host: Host,
+        port: u16,
+        denied: Option<Denial>,
+    ) -> Self {
         Self {
             client,
             secure: true,
@@ -179,7 +184,11 @@ impl Asked {
         };
         let mut outgoing = outline(protocol, &self.host, self.port);
         outgoing.method = Some(self.parts.method.to_string());
-        let path = self.parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let path = self
+            .parts
+            .uri
+            .path_and_query()
+            .map_or("/", PathAndQuery::as_str);
         outgoing.path = Some(placeholder::shown(placeholders, path));
         outgoing
     }
@@ -187,13 +196,22 @@ impl Asked {
     /// Of everything that a person is asked about.
     fn digest(&self, rule: &str) -> String {
         let mut hash = blake3::Hasher::new();
-        let header = |name| self.parts.headers.get(name).map_or(&b""[..], |value| value.as_bytes());
+        let header = |name| {
+            self.parts
+                .headers
+                .get(name)
+                .map_or(&b""[..], |value| value.as_bytes())
+        };
         let refs = match &self.git {
             Some(GitAct::Push { refs, .. }) => refs.join("\n"),
             _ => String::new(),
         };
         let authority = head::authority(&self.host, self.port, self.secure);
-        let path = self.parts.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let path = self
+            .parts
+            .uri
+            .path_and_query()
+            .map_or("/", PathAndQuery::as_str);
         for part in [
             rule.as_bytes(),
             if self.secure { b"https" } else { b"http" },
@@ -302,7 +320,11 @@ async fn judge(
     let mut body = Peeked::new(body);
     let (host, port, misaimed) = match aimed {
         Ok((host, port)) => (Some(host), port, None),
-        Err(denial) => (session.name.clone(), session.port.unwrap_or_default(), Some(denial)),
+        Err(denial) => (
+            session.name.clone(),
+            session.port.unwrap_or_default(),
+            Some(denial),
+        ),
     };
     let Some(host) = host else {
         let mut outgoing = session.outline();
@@ -365,7 +387,8 @@ async fn judge(
         if let Some(most) = grant.budget.requests_per_minute
             && !core.budgets.take(&rule, most, Instant::now())
         {
-            let message = format!("rule `{rule}` allows {most} requests a minute, and they are used up");
+            let message =
+                format!("rule `{rule}` allows {most} requests a minute, and they are used up");
             let denial = Denial::new(StatusCode::TOO_MANY_REQUESTS, DenyReason::Budget, message);
             return Err(denial.by_rule(&rule));
         }
@@ -444,7 +467,13 @@ fn approved(approval: Approval) -> Result<(), Denial> {
 async fn look_into(asked: &mut Asked, body: &mut Peeked) -> Result<Option<Vec<u8>>, Denial> {
     let uri = &asked.parts.uri;
     asked.git = policy::git_act(asked.parts.method.as_str(), uri.path(), uri.query());
-    let too_slow = |_| Denial::new(StatusCode::REQUEST_TIMEOUT, DenyReason::Protocol, "the body did not come in time");
+    let too_slow = |_| {
+        Denial::new(
+            StatusCode::REQUEST_TIMEOUT,
+            DenyReason::Protocol,
+            "the body did not come in time",
+        )
+    };
     let broken = |_| Denial::malformed("the body broke off");
     if let Some(GitAct::Push { repo, .. }) = &asked.git {
         if asked.parts.headers.contains_key(CONTENT_ENCODING) {
@@ -470,7 +499,8 @@ async fn look_into(asked: &mut Asked, body: &mut Peeked) -> Result<Option<Vec<u8
         return Ok(None);
     }
     let is_text = asked.parts.headers.get(CONTENT_TYPE).is_some_and(|kind| {
-        kind.as_bytes().starts_with(b"application/json") || kind.as_bytes().starts_with(b"application/graphql")
+        kind.as_bytes().starts_with(b"application/json")
+            || kind.as_bytes().starts_with(b"application/graphql")
     });
     if asked.parts.method == Method::POST && is_text && asked.path().contains("graphql") {
         let (bytes, whole) = timeout(PEEK_TIMEOUT, body.peek(MAX_PEEK, |_| false))
@@ -570,11 +600,16 @@ impl Allowed {
             secrets: uses.iter().map(|one| one.fingerprint.clone()).collect(),
         };
         let connected = async {
-            let pooled = (!asked.websocket).then(|| core.pool.take(&target)).flatten();
+            let pooled = (!asked.websocket)
+                .then(|| core.pool.take(&target))
+                .flatten();
             match pooled {
                 Some(sender) => Ok((sender, true)),
                 None => {
-                    let fresh = core.dialer.connect(&target, &policy, core.resolver.as_ref()).await?;
+                    let fresh = core
+                        .dialer
+                        .connect(&target, &policy, core.resolver.as_ref())
+                        .await?;
                     Ok((fresh, false))
                 }
             }
@@ -587,11 +622,15 @@ impl Allowed {
             .get(CONTENT_TYPE)
             .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
         if is_grpc && !sender.is_h2() {
-            let denial = Denial::upstream(format!("{} does not speak HTTP/2, which gRPC needs", asked.host));
+            let denial = Denial::upstream(format!(
+                "{} does not speak HTTP/2, which gRPC needs",
+                asked.host
+            ));
             return Err((denial, Some(body)));
         }
         if ticket.ended.is_cancelled() {
-            let denial = Denial::forbidden(DenyReason::NoRule, "the policy does not allow it any more");
+            let denial =
+                Denial::forbidden(DenyReason::NoRule, "the policy does not allow it any more");
             return Err((denial, Some(body)));
         }
         let mut effect = match Effect::begin(core, outgoing, kind, &rule, uses).await {
@@ -648,7 +687,11 @@ impl Allowed {
                 _ => break Err(unsent.error),
             };
             reused = false;
-            sender = match core.dialer.connect(&target, &policy, core.resolver.as_ref()).await {
+            sender = match core
+                .dialer
+                .connect(&target, &policy, core.resolver.as_ref())
+                .await
+            {
                 Ok(sender) => sender,
                 Err(denial) => {
                     effect.settle(Some(denial.message.clone()));
@@ -661,7 +704,10 @@ impl Allowed {
             Err(error) => {
                 let denial = stopped.get().cloned().unwrap_or_else(|| {
                     let words = upstream::with_causes(&error);
-                    Denial::upstream(format!("{} broke off before it answered: {words}", asked.host))
+                    Denial::upstream(format!(
+                        "{} broke off before it answered: {words}",
+                        asked.host
+                    ))
                 });
                 effect.settle(Some(denial.message.clone()));
                 return Err((denial, None));

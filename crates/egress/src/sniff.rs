@@ -90,7 +90,9 @@ where
             Ok(Some(accepted)) => return Ok(Spoken::Tls(Box::new(accepted))),
             Ok(None) => {}
             Err((error, _alert)) => {
-                return Ok(Spoken::Other(format!("a TLS hello that is not usable ({error})")));
+                return Ok(Spoken::Other(format!(
+                    "a TLS hello that is not usable ({error})"
+                )));
             }
         }
         if stream.fill(MAX_HELLO).await? == 0 {

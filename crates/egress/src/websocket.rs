@@ -33,7 +33,10 @@ const BUFFER: usize = 16 << 10;
 const HANDSHAKE: [HeaderName; 2] = [CONNECTION, UPGRADE];
 
 /// Sends the request; where the upstream agrees, both sides become one stream.
-#[expect(clippy::too_many_arguments, reason = "the parts of a request that have no life of their own")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the parts of a request that have no life of their own"
+)]
 pub(crate) async fn exchange(
     client: &Arc<Client>,
     mut sender: Sender,
@@ -57,7 +60,10 @@ pub(crate) async fn exchange(
         Ok(answer) => answer,
         Err(unsent) => {
             let words = upstream::with_causes(&unsent.error);
-            let denial = Denial::upstream(format!("{} broke off before it answered: {words}", target.host));
+            let denial = Denial::upstream(format!(
+                "{} broke off before it answered: {words}",
+                target.host
+            ));
             effect.settle(Some(denial.message.clone()));
             return Err(denial);
         }
@@ -108,7 +114,9 @@ async fn join(
     let both = async {
         let inside = inside.ok_or("it cannot be switched")?.await;
         let inside = inside.map_err(|error| upstream::with_causes(&error))?;
-        let outside = outside.await.map_err(|error| upstream::with_causes(&error))?;
+        let outside = outside
+            .await
+            .map_err(|error| upstream::with_causes(&error))?;
         Ok::<_, String>((inside, outside))
     };
     let (inside, outside): (Upgraded, Upgraded) = match both.await {

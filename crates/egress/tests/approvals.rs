@@ -21,7 +21,13 @@ async fn a_request_is_held_until_a_person_says_so() {
     let mut digests = Vec::new();
     for (path, approval, status) in [
         ("/a", Approval::Allowed, 200),
-        ("/a", Approval::Refused { why: "not today".into() }, 403),
+        (
+            "/a",
+            Approval::Refused {
+                why: "not today".into(),
+            },
+            403,
+        ),
         ("/b", Approval::Allowed, 200),
     ] {
         let sent = http.ask("POST", "a.test", port, path, &[], text("x"));
@@ -32,7 +38,10 @@ async fn a_request_is_held_until_a_person_says_so() {
             ask
         };
         let (answer, ask) = tokio::join!(sent, answered);
-        assert_eq!((ask.rule.as_str(), ask.request.path.as_deref()), ("careful", Some(path)));
+        assert_eq!(
+            (ask.rule.as_str(), ask.request.path.as_deref()),
+            ("careful", Some(path))
+        );
         assert_eq!(ask.timeout.as_secs(), 60);
         digests.push(ask.digest);
         let answer = Answer::of(answer).await;

@@ -15,7 +15,15 @@ fn an_authority_is_made_once_and_kept() {
     let first = Authority::open(dir.path()).unwrap();
     let again = Authority::open(dir.path()).unwrap();
     assert_eq!(first.cert_pem(), again.cert_pem());
-    let mode = |name: &str| dir.path().join(name).metadata().unwrap().permissions().mode() & 0o777;
+    let mode = |name: &str| {
+        dir.path()
+            .join(name)
+            .metadata()
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777
+    };
     assert_eq!((mode("ca.key"), mode("ca.pem")), (0o600, 0o644));
     // A crash between the two files leaves the key alone.
     std::fs::remove_file(dir.path().join("ca.pem")).unwrap();
@@ -31,7 +39,10 @@ fn files_that_are_not_ours_are_refused_in_words() {
     Authority::open(other.path()).unwrap();
     std::fs::copy(other.path().join("ca.pem"), dir.path().join("ca.pem")).unwrap();
     let error = Authority::open(dir.path()).unwrap_err().to_string();
-    assert!(error.contains("ca.pem") && error.contains("another key"), "{error}");
+    assert!(
+        error.contains("ca.pem") && error.contains("another key"),
+        "{error}"
+    );
     let key = dir.path().join("ca.key");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
     let error = Authority::open(dir.path()).unwrap_err().to_string();
@@ -42,12 +53,23 @@ fn files_that_are_not_ours_are_refused_in_words() {
 async fn a_certificate_is_for_one_name_and_for_less_than_a_day() {
     let origin = Origin::tls(&["a.test"], true).await;
     let world = World::new(&rule("r", "a.test", &origin, LOOK), &[origin.port]);
-    let stream = tls(&world, door(origin.port), "a.test", &["h2"]).await.unwrap();
+    let stream = tls(&world, door(origin.port), "a.test", &["h2"])
+        .await
+        .unwrap();
     let chain = stream.get_ref().1.peer_certificates().unwrap();
     let path = world.dir.path().join("leaf.der");
     std::fs::write(&path, &chain[0]).unwrap();
     let shown = Command::new("openssl")
-        .args(["x509", "-inform", "der", "-noout", "-text", "-checkend", "82800", "-in"])
+        .args([
+            "x509",
+            "-inform",
+            "der",
+            "-noout",
+            "-text",
+            "-checkend",
+            "82800",
+            "-in",
+        ])
         .arg(&path)
         .output()
         .unwrap();
@@ -70,11 +92,18 @@ async fn a_certificate_is_for_one_name_and_for_less_than_a_day() {
         .arg(pem(&world, &chain[0]))
         .output()
         .unwrap();
-    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
+    assert!(
+        verified.status.success(),
+        "{}",
+        String::from_utf8_lossy(&verified.stderr)
+    );
 }
 
 fn pem(world: &World, der: &[u8]) -> std::path::PathBuf {
-    let (from, to) = (world.dir.path().join("leaf2.der"), world.dir.path().join("leaf.pem"));
+    let (from, to) = (
+        world.dir.path().join("leaf2.der"),
+        world.dir.path().join("leaf.pem"),
+    );
     std::fs::write(&from, der).unwrap();
     let made = Command::new("openssl")
         .args(["x509", "-inform", "der", "-in"])

@@ -22,23 +22,46 @@ use crate::origin::{Body, Origin, text};
 use crate::world::{PATIENCE, World, door};
 
 /// Connects to a door and speaks TLS, trusting the world's authority and nobody else.
-pub(crate) async fn tls(world: &World, to: SocketAddr, name: &str, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
-    tls_over(world.authority.cert_pem(), TcpStream::connect(to).await?, name, protocols).await
+pub(crate) async fn tls(
+    world: &World,
+    to: SocketAddr,
+    name: &str,
+    protocols: &[&str],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    tls_over(
+        world.authority.cert_pem(),
+        TcpStream::connect(to).await?,
+        name,
+        protocols,
+    )
+    .await
 }
 
 /// Speaks TLS on a connection, trusting one authority.
-pub(crate) async fn tls_over(roots: &str, stream: TcpStream, name: &str, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
+pub(crate) async fn tls_over(
+    roots: &str,
+    stream: TcpStream,
+    name: &str,
+    protocols: &[&str],
+) -> std::io::Result<TlsStream<TcpStream>> {
     let mut store = RootCertStore::empty();
-    store.add(CertificateDer::from_pem_slice(roots.as_bytes()).unwrap()).unwrap();
+    store
+        .add(CertificateDer::from_pem_slice(roots.as_bytes()).unwrap())
+        .unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(store)
         .with_no_client_auth();
-    config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+    config.alpn_protocols = protocols
+        .iter()
+        .map(|name| name.as_bytes().to_vec())
+        .collect();
     let name = ServerName::try_from(name.to_owned()).unwrap();
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+    TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
 }
 
 /// An HTTP connection that requests are sent on.
@@ -50,9 +73,18 @@ pub(crate) enum Http {
 impl Http {
     /// Connects to the door of an origin under a name.
     pub(crate) async fn open(world: &World, origin: &Origin, name: &str, version: Version) -> Self {
-        let protocol = if version == Version::HTTP_2 { "h2" } else { "http/1.1" };
-        let stream = tls(world, door(origin.port), name, &[protocol]).await.unwrap();
-        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(protocol.as_bytes()));
+        let protocol = if version == Version::HTTP_2 {
+            "h2"
+        } else {
+            "http/1.1"
+        };
+        let stream = tls(world, door(origin.port), name, &[protocol])
+            .await
+            .unwrap();
+        assert_eq!(
+            stream.get_ref().1.alpn_protocol(),
+            Some(protocol.as_bytes())
+        );
         Self::over(stream, version).await
     }
 
@@ -72,7 +104,10 @@ impl Http {
         }
     }
 
-    pub(crate) async fn send(&mut self, request: Request<Body>) -> hyper::Result<Response<Incoming>> {
+    pub(crate) async fn send(
+        &mut self,
+        request: Request<Body>,
+    ) -> hyper::Result<Response<Incoming>> {
         let sent = async {
             match self {
                 Self::One(sender) => {
@@ -86,12 +121,22 @@ impl Http {
     }
 
     /// Sends a request for `https://host:port/path` and returns the answer as it begins.
-    pub(crate) async fn ask(&mut self, method: &str, host: &str, port: u16, path: &str, headers: &[(&str, &str)], body: Body) -> Response<Incoming> {
+    pub(crate) async fn ask(
+        &mut self,
+        method: &str,
+        host: &str,
+        port: u16,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Body,
+    ) -> Response<Incoming> {
         let authority = format!("{host}:{port}");
         let mut request = Request::builder().method(method);
         request = match self {
             Self::One(_) => request.uri(path).header("host", &authority),
-            Self::Two(_) => request.version(Version::HTTP_2).uri(format!("https://{authority}{path}")),
+            Self::Two(_) => request
+                .version(Version::HTTP_2)
+                .uri(format!("https://{authority}{path}")),
         };
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -128,16 +173,23 @@ impl Answer {
     }
 
     pub(crate) fn denied_for(&self) -> &str {
-        self.headers.get("x-durable-deny").map_or("", |value| value.to_str().unwrap())
+        self.headers
+            .get("x-durable-deny")
+            .map_or("", |value| value.to_str().unwrap())
     }
 }
 
 /// Sends bytes over a connection and returns all that comes back.
-pub(crate) async fn raw(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin, bytes: &[u8]) -> String {
+pub(crate) async fn raw(
+    mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+    bytes: &[u8],
+) -> String {
     stream.write_all(bytes).await.unwrap();
     stream.flush().await.unwrap();
     let mut answer = Vec::new();
-    let read = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("an end in time");
+    let read = timeout(PATIENCE, stream.read_to_end(&mut answer))
+        .await
+        .expect("an end in time");
     // A connection that is closed without TLS's goodbye has told everything as well.
     if let Err(error) = read {
         assert!(!answer.is_empty(), "{error}");

@@ -39,7 +39,10 @@ async fn any_resolver_address_answers_and_from_itself() {
     });
     let [first, second, third] = asked.await.unwrap();
     assert!(first == second && second == third);
-    assert!(first.octets()[..2] == [198, 18] || first.octets()[..2] == [198, 19], "{first}");
+    assert!(
+        first.octets()[..2] == [198, 18] || first.octets()[..2] == [198, 19],
+        "{first}"
+    );
     // Nothing was asked outside, and nothing is told of it.
     assert!(world.leads.asked().is_empty());
     assert!(world.journal.events().is_empty());
@@ -50,7 +53,10 @@ async fn a_connection_by_name_is_resolved_once_after_it_is_allowed() {
     let origin = Origin::tls(&["a.test"], false).await;
     let world = World::new(&rule("r", "a.test", &origin, LOOK), &[origin.port]);
     let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_11).await;
-    assert!(world.leads.asked().is_empty(), "a handshake asks nothing outside");
+    assert!(
+        world.leads.asked().is_empty(),
+        "a handshake asks nothing outside"
+    );
     for _ in 0..2 {
         assert_eq!(http.get("a.test", origin.port, "/").await.text(), "hello");
     }
@@ -64,7 +70,9 @@ async fn garbage_is_survived() {
     let asked = tokio::task::spawn_blocking(move || {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         for length in [0, 1, 11, 12, 40, 600, 5000] {
-            socket.send_to(&vec![0xc1; length], ("127.0.0.1", port)).unwrap();
+            socket
+                .send_to(&vec![0xc1; length], ("127.0.0.1", port))
+                .unwrap();
         }
         ask(([127, 0, 0, 1], port).into(), "still.test")
     });

@@ -13,26 +13,54 @@ async fn a_request_is_journaled_from_its_beginning_to_its_end() {
     let origin = Origin::tls(&["a.test"], true).await;
     let world = World::new(&rule("r", "a.test", &origin, LOOK), &[origin.port]);
     let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
-    let answer = http.ask("POST", "a.test", origin.port, "/sink?x=1", &[], text("body")).await;
+    let answer = http
+        .ask(
+            "POST",
+            "a.test",
+            origin.port,
+            "/sink?x=1",
+            &[],
+            text("body"),
+        )
+        .await;
     assert_eq!(Answer::of(answer).await.text(), "4");
     let (begun, request) = world
         .journal
         .wait(|event| match event {
-            Event::EffectBegun { effect, request, class: EffectKind::Write, rule, secrets } if rule == "r" && secrets.is_empty() => {
-                Some((effect.clone(), request.clone()))
-            }
+            Event::EffectBegun {
+                effect,
+                request,
+                class: EffectKind::Write,
+                rule,
+                secrets,
+            } if rule == "r" && secrets.is_empty() => Some((effect.clone(), request.clone())),
             _ => None,
         })
         .await;
     assert_eq!(request.op.unwrap().as_str(), "build-1");
-    assert_eq!((request.protocol.as_str(), request.host.as_str(), request.port), ("https", "a.test", origin.port));
-    assert_eq!((request.method.as_deref(), request.path.as_deref()), (Some("POST"), Some("/sink?x=1")));
+    assert_eq!(
+        (
+            request.protocol.as_str(),
+            request.host.as_str(),
+            request.port
+        ),
+        ("https", "a.test", origin.port)
+    );
+    assert_eq!(
+        (request.method.as_deref(), request.path.as_deref()),
+        (Some("POST"), Some("/sink?x=1"))
+    );
     let settled = world
         .journal
         .wait(|event| match event {
-            Event::EffectSettled { effect, status, sent, received, error, .. } if *effect == begun => {
-                Some((*status, sent.bytes, received.bytes, error.clone()))
-            }
+            Event::EffectSettled {
+                effect,
+                status,
+                sent,
+                received,
+                error,
+                ..
+            } if *effect == begun => Some((*status, sent.bytes, received.bytes, error.clone())),
             _ => None,
         })
         .await;
@@ -46,7 +74,9 @@ async fn nothing_leaves_that_cannot_be_journaled() {
     world.journal.broken.store(true, Ordering::SeqCst);
     let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
     for method in ["GET", "POST"] {
-        let answer = http.ask(method, "a.test", origin.port, "/", &[], text("")).await;
+        let answer = http
+            .ask(method, "a.test", origin.port, "/", &[], text(""))
+            .await;
         assert_eq!(answer.status(), 503);
     }
     assert!(origin.seen().is_empty());
@@ -58,7 +88,9 @@ async fn an_answer_that_is_broken_off_is_told_as_that() {
     let world = World::new(&rule("r", "a.test", &origin, LOOK), &[origin.port]);
     let events = origin.events();
     let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
-    let answer = http.ask("GET", "a.test", origin.port, "/events", &[], text("")).await;
+    let answer = http
+        .ask("GET", "a.test", origin.port, "/events", &[], text(""))
+        .await;
     events.send("data: 1\n\n").unwrap();
     drop(answer);
     let error = world
@@ -69,7 +101,11 @@ async fn an_answer_that_is_broken_off_is_told_as_that() {
         })
         .await;
     assert!(error.unwrap().contains("client went away"));
-    world.egress.settle_broken(vec!["e1".parse().unwrap()]).await.unwrap();
+    world
+        .egress
+        .settle_broken(vec!["e1".parse().unwrap()])
+        .await
+        .unwrap();
     let lost = world
         .journal
         .wait(|event| match event {
@@ -86,10 +122,16 @@ async fn closing_ends_everything_and_journals_it() {
     let world = World::new(&rule("r", "a.test", &origin, LOOK), &[origin.port]);
     let events = origin.events();
     let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
-    let answer = http.ask("GET", "a.test", origin.port, "/events", &[], text("")).await;
+    let answer = http
+        .ask("GET", "a.test", origin.port, "/events", &[], text(""))
+        .await;
     events.send("data: 1\n\n").unwrap();
     world.egress.close().await;
-    let settled = world.journal.events().iter().any(|event| matches!(event, Event::EffectSettled { error: Some(_), .. }));
+    let settled = world
+        .journal
+        .events()
+        .iter()
+        .any(|event| matches!(event, Event::EffectSettled { error: Some(_), .. }));
     assert!(settled, "{:?}", world.journal.events());
     drop(answer);
 }
@@ -101,8 +143,12 @@ async fn a_connection_that_is_passed_on_is_an_effect_too() {
     let policy = &policy[..policy.find("roots").unwrap()];
     let world = World::new(policy, &[origin.port]);
     // The origin's own certificate is seen: nothing was opened.
-    let stream = tokio::net::TcpStream::connect(crate::world::door(origin.port)).await.unwrap();
-    let stream = crate::client::tls_over(&origin.roots, stream, "a.test", &["h2"]).await.unwrap();
+    let stream = tokio::net::TcpStream::connect(crate::world::door(origin.port))
+        .await
+        .unwrap();
+    let stream = crate::client::tls_over(&origin.roots, stream, "a.test", &["h2"])
+        .await
+        .unwrap();
     let mut http = Http::over(stream, Version::HTTP_2).await;
     assert_eq!(http.get("a.test", origin.port, "/").await.text(), "hello");
     drop(http);
@@ -129,7 +175,11 @@ async fn a_connection_that_is_passed_on_is_an_effect_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_are_kept_for_the_next_request() {
-    for (client, upstream) in [(Version::HTTP_11, false), (Version::HTTP_2, true), (Version::HTTP_2, false)] {
+    for (client, upstream) in [
+        (Version::HTTP_11, false),
+        (Version::HTTP_2, true),
+        (Version::HTTP_2, false),
+    ] {
         let origin = Origin::tls(&["a.test"], upstream).await;
         let world = World::new(&rule("r", "a.test", &origin, LOOK), &[origin.port]);
         for _ in 0..3 {
@@ -138,7 +188,11 @@ async fn connections_are_kept_for_the_next_request() {
                 assert_eq!(http.get("a.test", origin.port, "/").await.text(), "hello");
             }
         }
-        assert!(origin.connections() <= 3, "{client:?}: {}", origin.connections());
+        assert!(
+            origin.connections() <= 3,
+            "{client:?}: {}",
+            origin.connections()
+        );
         assert_eq!(origin.seen().len(), 9);
     }
 }

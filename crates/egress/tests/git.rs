@@ -22,7 +22,8 @@ fn push(refname: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_push_is_judged_by_its_refs_and_streamed_after_that() {
     let origin = Origin::tls(&["a.test"], true).await;
-    let git = "git = { fetch = [\"acme/*\"], push = [\"acme/app\"], refs = [\"refs/heads/agent/*\"] }";
+    let git =
+        "git = { fetch = [\"acme/*\"], push = [\"acme/app\"], refs = [\"refs/heads/agent/*\"] }";
     let world = World::new(&rule("r", "a.test", &origin, git), &[origin.port]);
     let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
     let port = origin.port;
@@ -34,23 +35,56 @@ async fn a_push_is_judged_by_its_refs_and_streamed_after_that() {
         ("evil/app", "refs/heads/agent/one", 403),
     ] {
         let path = format!("/{repo}.git/git-receive-pack");
-        let answer = http.ask("POST", "a.test", port, &path, &kind, text(push(refname))).await;
+        let answer = http
+            .ask("POST", "a.test", port, &path, &kind, text(push(refname)))
+            .await;
         assert_eq!(answer.status(), status, "{repo} {refname}");
     }
     // What git sends to try whether it may.
-    let probe = http.ask("POST", "a.test", port, "/acme/app.git/git-receive-pack", &kind, text("0000")).await;
+    let probe = http
+        .ask(
+            "POST",
+            "a.test",
+            port,
+            "/acme/app.git/git-receive-pack",
+            &kind,
+            text("0000"),
+        )
+        .await;
     assert_eq!(probe.status(), 200);
-    let nonsense = http.ask("POST", "a.test", port, "/acme/app.git/git-receive-pack", &kind, text("zzzz")).await;
+    let nonsense = http
+        .ask(
+            "POST",
+            "a.test",
+            port,
+            "/acme/app.git/git-receive-pack",
+            &kind,
+            text("zzzz"),
+        )
+        .await;
     assert_eq!(nonsense.status(), 400);
     let packed = [kind[0], ("content-encoding", "gzip")];
-    let packed = http.ask("POST", "a.test", port, "/acme/app.git/git-receive-pack", &packed, text("x")).await;
+    let packed = http
+        .ask(
+            "POST",
+            "a.test",
+            port,
+            "/acme/app.git/git-receive-pack",
+            &packed,
+            text("x"),
+        )
+        .await;
     assert_eq!(packed.status(), 400);
     for (path, status) in [
         ("/acme/other.git/info/refs?service=git-upload-pack", 200),
         ("/acme/other.git/info/refs?service=git-receive-pack", 403),
         ("/evil/app.git/info/refs?service=git-upload-pack", 403),
     ] {
-        assert_eq!(http.get("a.test", port, path).await.status, status, "{path}");
+        assert_eq!(
+            http.get("a.test", port, path).await.status,
+            status,
+            "{path}"
+        );
     }
     assert_eq!(origin.seen().len(), 3);
 }
@@ -62,25 +96,41 @@ fn git(world: &World, dir: &Path, arguments: &[&str]) -> Output {
         ("HOME", dir.as_os_str()),
         ("GIT_CONFIG_NOSYSTEM", "1".as_ref()),
         ("GIT_TERMINAL_PROMPT", "0".as_ref()),
-        ("GIT_SSL_CAINFO", world.dir.path().join("ca/ca.pem").as_os_str()),
+        (
+            "GIT_SSL_CAINFO",
+            world.dir.path().join("ca/ca.pem").as_os_str(),
+        ),
         ("https_proxy", format!("http://{}", world.proxy).as_ref()),
         ("PATH", std::env::var_os("PATH").unwrap().as_ref()),
     ] {
         command.env(name, value);
     }
-    command.args(["-c", "user.name=a", "-c", "user.email=a@a.test", "-c", "init.defaultBranch=main"]);
+    command.args([
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@a.test",
+        "-c",
+        "init.defaultBranch=main",
+    ]);
     command.args(arguments).output().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn git_shows_its_user_why_it_was_refused() {
     let origin = Origin::tls(&["a.test"], true).await;
-    let world = World::new(&rule("r", "a.test", &origin, "git = { fetch = [\"acme/*\"] }"), &[]);
+    let world = World::new(
+        &rule("r", "a.test", &origin, "git = { fetch = [\"acme/*\"] }"),
+        &[],
+    );
     let dir = tempfile::tempdir().unwrap();
     let url = format!("https://a.test:{}/evil/app.git", origin.port);
     let path = dir.path().to_owned();
     let refused = tokio::task::block_in_place(|| git(&world, &path, &["ls-remote", &url]));
     let error = String::from_utf8(refused.stderr).unwrap();
-    assert!(!refused.status.success() && error.contains("403"), "{error}");
+    assert!(
+        !refused.status.success() && error.contains("403"),
+        "{error}"
+    );
     assert!(origin.seen().is_empty());
 }

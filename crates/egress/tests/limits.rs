@@ -17,12 +17,32 @@ async fn a_rules_budget_is_kept() {
     let world = World::new(&rule("r", "a.test", &origin, limits), &[origin.port]);
     let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
     let port = origin.port;
-    let small = http.ask("POST", "a.test", port, "/sink", &[], text("x".repeat(64 << 10))).await;
+    let small = http
+        .ask(
+            "POST",
+            "a.test",
+            port,
+            "/sink",
+            &[],
+            text("x".repeat(64 << 10)),
+        )
+        .await;
     assert_eq!(small.status(), 200);
-    let large = http.ask("POST", "a.test", port, "/sink", &[], text("x".repeat((64 << 10) + 1))).await;
+    let large = http
+        .ask(
+            "POST",
+            "a.test",
+            port,
+            "/sink",
+            &[],
+            text("x".repeat((64 << 10) + 1)),
+        )
+        .await;
     assert_eq!(large.status(), 413);
     // Nobody says how long it is.
-    let endless = http.ask("POST", "a.test", port, "/sink", &[], flood(1 << 20)).await;
+    let endless = http
+        .ask("POST", "a.test", port, "/sink", &[], flood(1 << 20))
+        .await;
     let endless = Answer::of(endless).await;
     assert_eq!((endless.status, endless.denied_for()), (413, "budget"));
     assert_eq!(http.get("a.test", port, "/").await.status, 200);
@@ -33,16 +53,23 @@ async fn a_rules_budget_is_kept() {
 #[tokio::test(flavor = "multi_thread")]
 async fn heads_have_a_size() {
     let origin = Origin::tls(&["a.test"], true).await;
-    let world = World::new(&rule("r", "a.test", &origin, "paths = [\"/**\"]"), &[origin.port]);
+    let world = World::new(
+        &rule("r", "a.test", &origin, "paths = [\"/**\"]"),
+        &[origin.port],
+    );
     let port = origin.port;
     let long = "y".repeat(40 << 10);
     let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_11).await;
-    let answer = http.ask("GET", "a.test", port, "/", &[("x-long", &long)], text("")).await;
+    let answer = http
+        .ask("GET", "a.test", port, "/", &[("x-long", &long)], text(""))
+        .await;
     assert_eq!(answer.status(), 200);
     drop(Answer::of(answer).await);
     let longer = "y".repeat(80 << 10);
     let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_11).await;
-    let answer = http.ask("GET", "a.test", port, "/", &[("x-long", &longer)], text("")).await;
+    let answer = http
+        .ask("GET", "a.test", port, "/", &[("x-long", &longer)], text(""))
+        .await;
     assert_eq!(answer.status(), 400);
     world.journal.denied(DenyReason::Protocol).await;
 }
@@ -61,10 +88,16 @@ async fn many_that_say_nothing_do_not_keep_others_out() {
     }
     // Those that are silent are closed after five seconds, and this one has its turn.
     let mut stream = TcpStream::connect(door(origin.port)).await.unwrap();
-    let request = format!("GET / HTTP/1.1\r\nHost: a.test:{}\r\nConnection: close\r\n\r\n", origin.port);
+    let request = format!(
+        "GET / HTTP/1.1\r\nHost: a.test:{}\r\nConnection: close\r\n\r\n",
+        origin.port
+    );
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
-    timeout(PATIENCE, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
+    timeout(PATIENCE, stream.read_to_string(&mut answer))
+        .await
+        .unwrap()
+        .unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     drop(held);
 }
@@ -76,8 +109,14 @@ async fn a_head_that_trickles_is_given_up() {
     let mut stream = TcpStream::connect(door(origin.port)).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
     let mut answer = String::new();
-    timeout(PATIENCE, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
-    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("10 seconds"), "{answer}");
+    timeout(PATIENCE, stream.read_to_string(&mut answer))
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 400 ") && answer.contains("10 seconds"),
+        "{answer}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

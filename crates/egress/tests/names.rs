@@ -19,13 +19,22 @@ async fn an_empty_policy_refuses_in_words() {
         assert_eq!((answer.status, answer.denied_for()), (403, "no_rule"));
         let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
         assert_eq!(body["error"]["type"], "egress_denied");
-        assert!(body["error"]["message"].as_str().unwrap().contains("a.test"), "{body}");
+        assert!(
+            body["error"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("a.test"),
+            "{body}"
+        );
     }
     let (request, _) = world.journal.denied(DenyReason::NoRule).await;
     assert_eq!(request.op.unwrap().as_str(), "build-1");
     assert_eq!(request.path.as_deref(), Some("/secret"));
     assert_eq!(origin.connections(), 0);
-    assert!(world.leads.asked().is_empty(), "a refused name is not asked for outside");
+    assert!(
+        world.leads.asked().is_empty(),
+        "a refused name is not asked for outside"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -43,7 +52,12 @@ async fn fronting_is_refused_also_on_a_later_stream() {
     }
     let (request, _) = world.journal.denied(DenyReason::Mismatch).await;
     assert_eq!(request.host, "a.test");
-    assert!(origin.seen().iter().all(|seen| !format!("{seen:?}").contains("evil")));
+    assert!(
+        origin
+            .seen()
+            .iter()
+            .all(|seen| !format!("{seen:?}").contains("evil"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,17 +102,36 @@ async fn addresses_that_nobody_named_are_not_dialled() {
     );
     let world = World::new(&bare, &[origin.port]);
     for (number, address) in [
-        "127.0.0.1", "10.0.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "::1", "::ffff:127.0.0.1",
-        "64:ff9b::7f00:1", "2002:7f00:1::", "fe80::1", "fd00:ec2::254", "198.18.0.1",
+        "127.0.0.1",
+        "10.0.0.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "0.0.0.0",
+        "::1",
+        "::ffff:127.0.0.1",
+        "64:ff9b::7f00:1",
+        "2002:7f00:1::",
+        "fe80::1",
+        "fd00:ec2::254",
+        "198.18.0.1",
     ]
     .into_iter()
     .enumerate()
     {
         let name = format!("n{number}.evil.test");
         world.leads.set(&name, &[address]);
-        let stream = tls(&world, door(origin.port), &name, &["http/1.1"]).await.unwrap();
-        let answer = Http::over(stream, Version::HTTP_11).await.get(&name, origin.port, "/").await;
-        assert_eq!((answer.status, answer.denied_for()), (403, "address"), "{address}");
+        let stream = tls(&world, door(origin.port), &name, &["http/1.1"])
+            .await
+            .unwrap();
+        let answer = Http::over(stream, Version::HTTP_11)
+            .await
+            .get(&name, origin.port, "/")
+            .await;
+        assert_eq!(
+            (answer.status, answer.denied_for()),
+            (403, "address"),
+            "{address}"
+        );
     }
     assert_eq!(origin.connections(), 0);
 }
@@ -113,8 +146,14 @@ async fn plain_http_is_judged_by_each_requests_host() {
         "GET / HTTP/1.1\r\nHost: a.test:{port}\r\n\r\nGET / HTTP/1.1\r\nHost: evil.test:{port}\r\nConnection: close\r\n\r\n"
     );
     let answer = raw(stream, two.as_bytes()).await;
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("hello"), "{answer}");
-    assert!(answer.contains("HTTP/1.1 403") && answer.contains("x-durable-deny: no_rule"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 200") && answer.contains("hello"),
+        "{answer}"
+    );
+    assert!(
+        answer.contains("HTTP/1.1 403") && answer.contains("x-durable-deny: no_rule"),
+        "{answer}"
+    );
     assert_eq!(origin.seen().len(), 1);
 }
 
@@ -127,14 +166,21 @@ async fn a_proxys_client_is_judged_alike() {
     let port = origin.port;
 
     let stream = connect(&world, &format!("a.test:{port}")).await;
-    let stream = tls_over(world.authority.cert_pem(), stream, "a.test", &["h2"]).await.unwrap();
+    let stream = tls_over(world.authority.cert_pem(), stream, "a.test", &["h2"])
+        .await
+        .unwrap();
     let mut http = Http::over(stream, Version::HTTP_2).await;
     assert_eq!(http.get("a.test", port, "/").await.text(), "hello");
 
     // CONNECT names one, TLS another.
     let stream = connect(&world, &format!("a.test:{port}")).await;
-    let stream = tls_over(world.authority.cert_pem(), stream, "evil.test", &["h2"]).await.unwrap();
-    let answer = Http::over(stream, Version::HTTP_2).await.get("evil.test", port, "/").await;
+    let stream = tls_over(world.authority.cert_pem(), stream, "evil.test", &["h2"])
+        .await
+        .unwrap();
+    let answer = Http::over(stream, Version::HTTP_2)
+        .await
+        .get("evil.test", port, "/")
+        .await;
     assert_eq!((answer.status, answer.denied_for()), (421, "mismatch"));
 
     for (target, status, reason) in [
@@ -148,24 +194,49 @@ async fn a_proxys_client_is_judged_alike() {
         ("a.test".into(), 400, "bad_name"),
     ] {
         let stream = TcpStream::connect(world.proxy).await.unwrap();
-        let answer = raw(stream, format!("CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await;
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{target}: {answer}");
-        assert!(answer.contains(&format!("x-durable-deny: {reason}\r\n")), "{target}: {answer}");
+        let answer = raw(
+            stream,
+            format!("CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes(),
+        )
+        .await;
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{target}: {answer}"
+        );
+        assert!(
+            answer.contains(&format!("x-durable-deny: {reason}\r\n")),
+            "{target}: {answer}"
+        );
     }
 
     let port = plain.port;
     for (target, host, status) in [
-        (format!("http://p.test:{port}/x"), format!("p.test:{port}"), 200),
+        (
+            format!("http://p.test:{port}/x"),
+            format!("p.test:{port}"),
+            200,
+        ),
         (format!("http://p.test:{port}/x"), "evil.test".into(), 421),
-        (format!("http://evil.test@p.test:{port}/"), format!("p.test:{port}"), 400),
-        (format!("https://p.test:{port}/"), format!("p.test:{port}"), 400),
+        (
+            format!("http://evil.test@p.test:{port}/"),
+            format!("p.test:{port}"),
+            400,
+        ),
+        (
+            format!("https://p.test:{port}/"),
+            format!("p.test:{port}"),
+            400,
+        ),
         ("/".into(), format!("p.test:{port}"), 400),
         ("http://evil.test/".into(), "evil.test".into(), 403),
     ] {
         let stream = TcpStream::connect(world.proxy).await.unwrap();
         let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         let answer = raw(stream, request.as_bytes()).await;
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{target} {host}: {answer}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{target} {host}: {answer}"
+        );
     }
     assert_eq!(plain.seen().len(), 1);
 }
@@ -219,7 +290,10 @@ async fn a_program_that_does_not_trust_the_authority_is_told_of_in_the_journal()
     let failed = tls_over(&origin.roots, stream, "a.test", &["http/1.1"]).await;
     assert!(failed.unwrap_err().to_string().contains("certificate"));
     let (request, message) = world.journal.denied(DenyReason::Protocol).await;
-    assert_eq!((request.host.as_str(), request.protocol.as_str()), ("a.test", "tls"));
+    assert_eq!(
+        (request.host.as_str(), request.protocol.as_str()),
+        ("a.test", "tls")
+    );
     assert!(message.contains("certificate authority"), "{message}");
 }
 
@@ -235,7 +309,10 @@ async fn what_is_neither_http_nor_tls_leaves_only_by_a_rule_that_passes_it() {
         assert_eq!(answer.starts_with("HTTP/1.1 400"), passed, "{answer}");
         if !passed {
             let (request, message) = world.journal.denied(DenyReason::Protocol).await;
-            assert_eq!((request.protocol.as_str(), request.host.as_str()), ("tcp", "a.test"));
+            assert_eq!(
+                (request.protocol.as_str(), request.host.as_str()),
+                ("tcp", "a.test")
+            );
             assert!(message.contains("passthrough"), "{message}");
         }
     }

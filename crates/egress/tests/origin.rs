@@ -22,7 +22,9 @@ use tokio_rustls::TlsAcceptor;
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 pub(crate) fn text(text: impl Into<Bytes>) -> Body {
-    Full::new(text.into()).map_err(|never| match never {}).boxed_unsync()
+    Full::new(text.into())
+        .map_err(|never| match never {})
+        .boxed_unsync()
 }
 
 /// What reached an origin.
@@ -103,7 +105,11 @@ impl Origin {
         });
         let builder = auto::Builder::new(TokioExecutor::new());
         // A client that breaks off is part of the tests.
-        drop(builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await);
+        drop(
+            builder
+                .serve_connection_with_upgrades(TokioIo::new(stream), service)
+                .await,
+        );
     }
 
     pub(crate) fn seen(&self) -> Vec<Seen> {
@@ -130,8 +136,11 @@ impl Origin {
         let path = request.uri().path().to_owned();
         match path.as_str() {
             "/echo" => {
-                let mut response = Response::new(request.into_body().map_err(io::Error::other).boxed_unsync());
-                response.headers_mut().insert("alt-svc", "h3=\":443\"".parse().unwrap());
+                let mut response =
+                    Response::new(request.into_body().map_err(io::Error::other).boxed_unsync());
+                response
+                    .headers_mut()
+                    .insert("alt-svc", "h3=\":443\"".parse().unwrap());
                 response
             }
             "/sink" => {
@@ -149,8 +158,17 @@ impl Origin {
             }
             "/reflect" => {
                 // Says back what it was sent, as careless services do.
-                let shown = format!("{:?}", request.headers().get("authorization").map(|value| value.as_bytes().to_vec()));
-                let raw = request.headers().get("authorization").map_or(&b""[..], |value| value.as_bytes());
+                let shown = format!(
+                    "{:?}",
+                    request
+                        .headers()
+                        .get("authorization")
+                        .map(|value| value.as_bytes().to_vec())
+                );
+                let raw = request
+                    .headers()
+                    .get("authorization")
+                    .map_or(&b""[..], |value| value.as_bytes());
                 let body = [raw, b" ", shown.as_bytes()].concat();
                 let mut response = Response::new(text(body));
                 if let Some(value) = request.headers().get("authorization") {
@@ -161,13 +179,18 @@ impl Origin {
             "/elsewhere" => {
                 let mut response = Response::new(text(""));
                 *response.status_mut() = StatusCode::FOUND;
-                response.headers_mut().insert("location", "https://evil.test/".parse().unwrap());
+                response
+                    .headers_mut()
+                    .insert("location", "https://evil.test/".parse().unwrap());
                 response
             }
             "/trailers" => {
                 let mut trailers = HeaderMap::new();
                 trailers.insert("grpc-status", "0".parse().unwrap());
-                let frames = [Ok(Frame::data(Bytes::from("message"))), Ok(Frame::trailers(trailers))];
+                let frames = [
+                    Ok(Frame::data(Bytes::from("message"))),
+                    Ok(Frame::trailers(trailers)),
+                ];
                 Response::new(StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync())
             }
             "/ws" => {
@@ -180,14 +203,20 @@ impl Origin {
                 });
                 let mut response = Response::new(text(""));
                 *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-                response.headers_mut().insert("upgrade", "websocket".parse().unwrap());
-                response.headers_mut().insert("connection", "upgrade".parse().unwrap());
+                response
+                    .headers_mut()
+                    .insert("upgrade", "websocket".parse().unwrap());
+                response
+                    .headers_mut()
+                    .insert("connection", "upgrade".parse().unwrap());
                 response
             }
             // hyper itself would send the body of an answer to HEAD over HTTP/2.
             _ if request.method() == http::Method::HEAD => {
                 let mut response = Response::new(text(""));
-                response.headers_mut().insert("content-length", "5".parse().unwrap());
+                response
+                    .headers_mut()
+                    .insert("content-length", "5".parse().unwrap());
                 response
             }
             _ => Response::new(text("hello")),
@@ -201,7 +230,9 @@ impl Origin {
             Some((Ok(Frame::data(Bytes::from(event))), events))
         });
         let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
-        response.headers_mut().insert("content-type", "text/event-stream".parse().unwrap());
+        response
+            .headers_mut()
+            .insert("content-type", "text/event-stream".parse().unwrap());
         response
     }
 }
@@ -228,7 +259,10 @@ fn certified(names: &[&str], h2: bool) -> (ServerConfig, String) {
     let issuer = Issuer::new(ca, ca_key);
     let key = KeyPair::generate().unwrap();
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-    let cert = CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
+    let cert = CertificateParams::new(names)
+        .unwrap()
+        .signed_by(&key, &issuer)
+        .unwrap();
     let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)

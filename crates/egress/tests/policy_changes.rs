@@ -18,13 +18,28 @@ async fn a_tighter_policy_ends_what_it_does_not_allow() {
         let world = World::new(&policy, &[origin.port]);
         let events = origin.events();
         let mut http = Http::open(&world, &origin, "a.test", version).await;
-        let mut body = http.ask("GET", "a.test", origin.port, "/events", &[], text("")).await.into_body();
+        let mut body = http
+            .ask("GET", "a.test", origin.port, "/events", &[], text(""))
+            .await
+            .into_body();
         events.send("data: 1\n\n").unwrap();
-        assert!(timeout(PATIENCE, body.frame()).await.unwrap().unwrap().is_ok());
+        assert!(
+            timeout(PATIENCE, body.frame())
+                .await
+                .unwrap()
+                .unwrap()
+                .is_ok()
+        );
         // The same rule goes on.
         world.set_policy(&policy);
         events.send("data: 2\n\n").unwrap();
-        assert!(timeout(PATIENCE, body.frame()).await.unwrap().unwrap().is_ok());
+        assert!(
+            timeout(PATIENCE, body.frame())
+                .await
+                .unwrap()
+                .unwrap()
+                .is_ok()
+        );
         world.set_policy("");
         let ended = timeout(PATIENCE, body.frame()).await.unwrap();
         assert!(ended.is_none_or(|frame| frame.is_err()));
@@ -57,8 +72,12 @@ async fn tunnels_end_with_their_rule() {
     let policy = rule("r", "a.test", &origin, "").replace("\"allow\"", "\"passthrough\"");
     let policy = policy[..policy.find("roots").unwrap()].to_owned();
     let world = World::new(&policy, &[origin.port]);
-    let stream = tokio::net::TcpStream::connect(door(origin.port)).await.unwrap();
-    let mut stream = tls_over(&origin.roots, stream, "a.test", &["http/1.1"]).await.unwrap();
+    let stream = tokio::net::TcpStream::connect(door(origin.port))
+        .await
+        .unwrap();
+    let mut stream = tls_over(&origin.roots, stream, "a.test", &["http/1.1"])
+        .await
+        .unwrap();
     let request = format!("GET / HTTP/1.1\r\nHost: a.test:{}\r\n\r\n", origin.port);
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut some = [0; 15];
@@ -67,7 +86,11 @@ async fn tunnels_end_with_their_rule() {
     world.set_policy("");
     let mut rest = Vec::new();
     // With or without goodbye: it ends.
-    drop(timeout(PATIENCE, stream.read_to_end(&mut rest)).await.unwrap());
+    drop(
+        timeout(PATIENCE, stream.read_to_end(&mut rest))
+            .await
+            .unwrap(),
+    );
     let error = world
         .journal
         .wait(|event| match event {

@@ -11,7 +11,15 @@ fn curl(world: &World, arguments: &[&str]) -> (String, String) {
     let output = Command::new("curl")
         .env_remove("https_proxy")
         .env_remove("http_proxy")
-        .args(["--silent", "--show-error", "--max-time", "30", "--write-out", "\n%{http_code}", "--cacert"])
+        .args([
+            "--silent",
+            "--show-error",
+            "--max-time",
+            "30",
+            "--write-out",
+            "\n%{http_code}",
+            "--cacert",
+        ])
         .arg(ca)
         .args(arguments)
         .output()
@@ -28,12 +36,22 @@ async fn curl_is_served_and_refused_through_every_door() {
     let plain = Origin::plain().await;
     let policy = rule("r", "a.test", &origin, LOOK) + &rule("p", "a.test", &plain, "");
     let world = World::new(&policy, &[origin.port, plain.port]);
-    let (https, http) = (format!("https://a.test:{}", origin.port), format!("http://a.test:{}", plain.port));
-    let resolve: Vec<String> = [("a.test", origin.port), ("a.test", plain.port), ("b.test", origin.port)]
-        .map(|(name, port)| format!("{name}:{port}:127.0.0.2"))
-        .to_vec();
+    let (https, http) = (
+        format!("https://a.test:{}", origin.port),
+        format!("http://a.test:{}", plain.port),
+    );
+    let resolve: Vec<String> = [
+        ("a.test", origin.port),
+        ("a.test", plain.port),
+        ("b.test", origin.port),
+    ]
+    .map(|(name, port)| format!("{name}:{port}:127.0.0.2"))
+    .to_vec();
     let doors: Vec<Vec<String>> = vec![
-        resolve.iter().flat_map(|one| ["--resolve".to_owned(), one.clone()]).collect(),
+        resolve
+            .iter()
+            .flat_map(|one| ["--resolve".to_owned(), one.clone()])
+            .collect(),
         vec!["--proxy".to_owned(), format!("http://{}", world.proxy)],
     ];
     let file = world.dir.path().join("upload");
@@ -50,7 +68,10 @@ async fn curl_is_served_and_refused_through_every_door() {
             assert_eq!(run(&[&https]), ("hello".into(), "200".into()));
             // More than a megabyte: curl asks first (Expect: 100-continue).
             let sink = format!("{https}/sink");
-            assert_eq!(run(&["--data-binary", &upload, &sink]), ((3 << 20).to_string(), "200".into()));
+            assert_eq!(
+                run(&["--data-binary", &upload, &sink]),
+                ((3 << 20).to_string(), "200".into())
+            );
             let (head, code) = run(&["--head", &https]);
             assert_eq!(code, "200", "{head}");
             let (text, code) = run(&[&format!("https://b.test:{}/", origin.port)]);
@@ -58,7 +79,10 @@ async fn curl_is_served_and_refused_through_every_door() {
                 assert!(text.contains("403"), "{text}");
             } else {
                 assert_eq!(code, "403");
-                assert!(text.contains("egress_denied") && text.contains("b.test"), "{text}");
+                assert!(
+                    text.contains("egress_denied") && text.contains("b.test"),
+                    "{text}"
+                );
             }
             assert_eq!(run(&[&http]), ("hello".into(), "200".into()));
         }

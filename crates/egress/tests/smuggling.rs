@@ -14,8 +14,12 @@ async fn odd_requests_are_refused_before_anybody_parses_them() {
     let world = World::new(&rule("r", "a.test", &origin, ""), &[origin.port]);
     let host = format!("Host: a.test:{}\r\n", origin.port);
     for request in [
-        format!("POST / HTTP/1.1\r\n{host}Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
-        format!("POST / HTTP/1.1\r\n{host}Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n"),
+        format!(
+            "POST / HTTP/1.1\r\n{host}Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        ),
+        format!(
+            "POST / HTTP/1.1\r\n{host}Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n"
+        ),
         format!("POST / HTTP/1.1\r\n{host}Content-Length: 4\r\nContent-Length: 5\r\n\r\nabcd"),
         format!("POST / HTTP/1.1\r\n{host}Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n"),
         format!("POST / HTTP/1.1\r\n{host}Transfer-Encoding: gzip\r\n\r\n"),
@@ -43,18 +47,34 @@ async fn odd_requests_are_refused_before_anybody_parses_them() {
 async fn the_same_holds_inside_of_tls_and_for_a_second_request() {
     let origin = Origin::tls(&["a.test"], false).await;
     let world = World::new(&rule("r", "a.test", &origin, LOOK), &[origin.port]);
-    let stream = tls(&world, door(origin.port), "a.test", &["http/1.1"]).await.unwrap();
+    let stream = tls(&world, door(origin.port), "a.test", &["http/1.1"])
+        .await
+        .unwrap();
     let port = origin.port;
     let requests = format!(
         "POST /sink HTTP/1.1\r\nHost: a.test:{port}\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
     );
-    let smuggled = format!("POST / HTTP/1.1\r\nHost: a.test:{port}\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n");
-    let mut http = Http::over(tls(&world, door(port), "a.test", &["http/1.1"]).await.unwrap(), Version::HTTP_11).await;
-    let first = http.ask("POST", "a.test", port, "/sink", &[], text("abc")).await;
+    let smuggled = format!(
+        "POST / HTTP/1.1\r\nHost: a.test:{port}\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    );
+    let mut http = Http::over(
+        tls(&world, door(port), "a.test", &["http/1.1"])
+            .await
+            .unwrap(),
+        Version::HTTP_11,
+    )
+    .await;
+    let first = http
+        .ask("POST", "a.test", port, "/sink", &[], text("abc"))
+        .await;
     assert_eq!(first.status(), 200);
     let answer = raw(stream, format!("{requests}{smuggled}").as_bytes()).await;
     assert!(answer.contains("HTTP/1.1 400 "), "{answer}");
-    assert!(origin.seen().iter().all(|seen| seen.uri == "/sink"), "{:?}", origin.seen());
+    assert!(
+        origin.seen().iter().all(|seen| seen.uri == "/sink"),
+        "{:?}",
+        origin.seen()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,17 +83,30 @@ async fn what_is_offered_to_be_switched_to_is_not_passed_on() {
     let world = World::new(&rule("r", "a.test", &origin, LOOK), &[origin.port]);
     let port = origin.port;
     let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_11).await;
-    let headers = [("upgrade", "h2c"), ("connection", "upgrade, http2-settings"), ("http2-settings", "AAMAAABkAAQ")];
+    let headers = [
+        ("upgrade", "h2c"),
+        ("connection", "upgrade, http2-settings"),
+        ("http2-settings", "AAMAAABkAAQ"),
+    ];
     for _ in 0..2 {
-        let answer = http.ask("GET", "a.test", port, "/", &headers, text("")).await;
+        let answer = http
+            .ask("GET", "a.test", port, "/", &headers, text(""))
+            .await;
         assert_eq!(answer.status(), 200);
         drop(crate::client::Answer::of(answer).await);
     }
     for seen in origin.seen() {
-        assert!(seen.header("upgrade").is_none() && seen.header("http2-settings").is_none(), "{seen:?}");
+        assert!(
+            seen.header("upgrade").is_none() && seen.header("http2-settings").is_none(),
+            "{seen:?}"
+        );
     }
-    let stream = tls(&world, door(port), "a.test", &["http/1.1"]).await.unwrap();
-    let inner = format!("CONNECT a.test:{port} HTTP/1.1\r\nHost: a.test:{port}\r\nConnection: close\r\n\r\n");
+    let stream = tls(&world, door(port), "a.test", &["http/1.1"])
+        .await
+        .unwrap();
+    let inner = format!(
+        "CONNECT a.test:{port} HTTP/1.1\r\nHost: a.test:{port}\r\nConnection: close\r\n\r\n"
+    );
     let answer = raw(stream, inner.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
 }

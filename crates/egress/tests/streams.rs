@@ -17,12 +17,18 @@ async fn each_event_of_a_stream_arrives_before_the_next_is_sent() {
         let world = World::new(&rule("r", "a.test", &origin, LOOK), &[origin.port]);
         let events = origin.events();
         let mut http = Http::open(&world, &origin, "a.test", version).await;
-        let answer = http.ask("GET", "a.test", origin.port, "/events", &[], text("")).await;
+        let answer = http
+            .ask("GET", "a.test", origin.port, "/events", &[], text(""))
+            .await;
         let mut body = answer.into_body();
         for event in ["data: 1\n\n", "data: 2\n\n", "data: 3\n\n"] {
             events.send(event).unwrap();
             // The origin sends nothing more until this has come: nothing on the way waits for more.
-            let frame = timeout(PATIENCE, body.frame()).await.unwrap().unwrap().unwrap();
+            let frame = timeout(PATIENCE, body.frame())
+                .await
+                .unwrap()
+                .unwrap()
+                .unwrap();
             assert_eq!(frame.into_data().unwrap(), event);
         }
         drop(events);
@@ -35,17 +41,28 @@ async fn an_injected_secret_does_not_hold_events_back() {
     let origin = Origin::tls(&["a.test"], true).await;
     let policy = format!(
         "[[secret]]\nname = \"token\"\nfrom = \"env:TOKEN\"\n{}",
-        rule("r", "a.test", &origin, "inject = [{ secret = \"token\", bearer = true }]")
+        rule(
+            "r",
+            "a.test",
+            &origin,
+            "inject = [{ secret = \"token\", bearer = true }]"
+        )
     );
     let world = World::new(&policy, &[origin.port]);
     world.secrets.set("token", "tok-0123456789abcdef");
     let events = origin.events();
     let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
-    let answer = http.ask("GET", "a.test", origin.port, "/events", &[], text("")).await;
+    let answer = http
+        .ask("GET", "a.test", origin.port, "/events", &[], text(""))
+        .await;
     let mut body = answer.into_body();
     for event in ["data: {\"token\":1}\n\n", "data: tok\n\n", "data: end\n\n"] {
         events.send(event).unwrap();
-        let frame = timeout(PATIENCE, body.frame()).await.unwrap().unwrap().unwrap();
+        let frame = timeout(PATIENCE, body.frame())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
         assert_eq!(frame.into_data().unwrap(), event);
     }
 }
@@ -56,17 +73,38 @@ async fn trailers_pass_and_grpc_needs_http2() {
     let world = World::new(&rule("r", "a.test", &origin, LOOK), &[origin.port]);
     let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
     let headers = [("content-type", "application/grpc"), ("te", "trailers")];
-    let answer = http.ask("POST", "a.test", origin.port, "/trailers", &headers, text("call")).await;
+    let answer = http
+        .ask(
+            "POST",
+            "a.test",
+            origin.port,
+            "/trailers",
+            &headers,
+            text("call"),
+        )
+        .await;
     let collected = answer.into_body().collect().await.unwrap();
     assert_eq!(collected.trailers().unwrap()["grpc-status"], "0");
     assert_eq!(collected.to_bytes(), "message");
     let seen = &origin.seen()[0];
-    assert_eq!((seen.version, seen.header("te")), (Version::HTTP_2, Some("trailers")));
+    assert_eq!(
+        (seen.version, seen.header("te")),
+        (Version::HTTP_2, Some("trailers"))
+    );
 
     let old = Origin::tls(&["a.test"], false).await;
     let world = World::new(&rule("r", "a.test", &old, LOOK), &[old.port]);
     let mut http = Http::open(&world, &old, "a.test", Version::HTTP_2).await;
-    let answer = http.ask("POST", "a.test", old.port, "/trailers", &headers, text("call")).await;
+    let answer = http
+        .ask(
+            "POST",
+            "a.test",
+            old.port,
+            "/trailers",
+            &headers,
+            text("call"),
+        )
+        .await;
     assert_eq!(answer.status(), 502);
     assert!(old.seen().is_empty());
     // Anything else is translated.
@@ -86,12 +124,18 @@ async fn a_body_echoes_while_it_is_sent() {
             Some((Ok(hyper::body::Frame::data(bytes)), sent))
         });
         let body = http_body_util::StreamBody::new(frames).boxed_unsync();
-        let answer = http.ask("POST", "a.test", origin.port, "/echo", &[], body).await;
+        let answer = http
+            .ask("POST", "a.test", origin.port, "/echo", &[], body)
+            .await;
         assert!(answer.headers().get("alt-svc").is_none());
         let mut back = answer.into_body();
         for piece in ["one", "two"] {
             send.send(Bytes::from(piece)).unwrap();
-            let frame = timeout(PATIENCE, back.frame()).await.unwrap().unwrap().unwrap();
+            let frame = timeout(PATIENCE, back.frame())
+                .await
+                .unwrap()
+                .unwrap()
+                .unwrap();
             assert_eq!(frame.into_data().unwrap(), piece);
         }
         drop(send);
@@ -99,20 +143,36 @@ async fn a_body_echoes_while_it_is_sent() {
         let (sent, received) = world
             .journal
             .wait(|event| match event {
-                Event::EffectSettled { sent, received, error: None, .. } => Some((sent.clone(), received.clone())),
+                Event::EffectSettled {
+                    sent,
+                    received,
+                    error: None,
+                    ..
+                } => Some((sent.clone(), received.clone())),
                 _ => None,
             })
             .await;
         assert_eq!((sent.bytes, &sent), (6, &received));
-        assert_eq!(sent.digest.unwrap(), blake3::hash(b"onetwo").to_hex().as_str());
+        assert_eq!(
+            sent.digest.unwrap(),
+            blake3::hash(b"onetwo").to_hex().as_str()
+        );
     }
 }
 
 /// Peak memory of this process, in MiB.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmHWM:"))
+        .unwrap();
+    line.split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        / 1024
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,9 +183,20 @@ async fn three_hundred_mebibytes_pass_each_way_in_little_memory() {
     let before = peak();
     for version in [Version::HTTP_11, Version::HTTP_2] {
         let mut http = Http::open(&world, &origin, "a.test", version).await;
-        let sent = http.ask("POST", "a.test", origin.port, "/sink", &[], flood(SIZE)).await;
+        let sent = http
+            .ask("POST", "a.test", origin.port, "/sink", &[], flood(SIZE))
+            .await;
         assert_eq!(Answer::of(sent).await.text(), SIZE.to_string());
-        let answer = http.ask("GET", "a.test", origin.port, &format!("/flood?{SIZE}"), &[], text("")).await;
+        let answer = http
+            .ask(
+                "GET",
+                "a.test",
+                origin.port,
+                &format!("/flood?{SIZE}"),
+                &[],
+                text(""),
+            )
+            .await;
         let mut body = answer.into_body();
         let mut received = 0;
         while let Some(frame) = body.frame().await {
@@ -134,13 +205,27 @@ async fn three_hundred_mebibytes_pass_each_way_in_little_memory() {
         assert_eq!(received, SIZE);
     }
     // Client, gateway, origin and other tests are all in this process.
-    assert!(peak() - before < 128, "{} MiB before, {} MiB after", before, peak());
-    let begun = world.journal.events().into_iter().filter_map(|event| match event {
-        Event::EffectBegun { class, .. } => Some(class),
-        _ => None,
-    });
+    assert!(
+        peak() - before < 128,
+        "{} MiB before, {} MiB after",
+        before,
+        peak()
+    );
+    let begun = world
+        .journal
+        .events()
+        .into_iter()
+        .filter_map(|event| match event {
+            Event::EffectBegun { class, .. } => Some(class),
+            _ => None,
+        });
     assert_eq!(
         begun.collect::<Vec<_>>(),
-        [EffectKind::Write, EffectKind::Read, EffectKind::Write, EffectKind::Read]
+        [
+            EffectKind::Write,
+            EffectKind::Read,
+            EffectKind::Write,
+            EffectKind::Read
+        ]
     );
 }

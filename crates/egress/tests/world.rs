@@ -208,7 +208,11 @@ impl World {
     pub(crate) fn new(policy: &str, ports: &[u16]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let authority = Arc::new(Authority::open(&dir.path().join("ca")).unwrap());
-        let (journal, secrets, leads) = (Arc::new(Journal::new()), Arc::<Held>::default(), Arc::<Leads>::default());
+        let (journal, secrets, leads) = (
+            Arc::new(Journal::new()),
+            Arc::<Held>::default(),
+            Arc::<Leads>::default(),
+        );
         let (people, asked) = mpsc::unbounded_channel();
         let egress = Egress::open(Parts {
             authority: authority.clone(),
@@ -222,7 +226,10 @@ impl World {
         let listen = |address: SocketAddr| std::net::TcpListener::bind(address).unwrap();
         let proxy = listen(SocketAddr::from(([127, 0, 0, 2], 0)));
         let dns = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-        let addresses = (proxy.local_addr().unwrap(), dns.local_addr().unwrap().port());
+        let addresses = (
+            proxy.local_addr().unwrap(),
+            dns.local_addr().unwrap().port(),
+        );
         let doors = Doors {
             tcp: ports.iter().map(|port| listen(door(*port))).collect(),
             proxy: Some(proxy),
@@ -244,13 +251,17 @@ impl World {
 
     /// Puts another policy in place.
     pub(crate) fn set_policy(&self, policy: &str) {
-        self.egress.set_policy(Arc::new(Policy::parse(policy).unwrap()));
+        self.egress
+            .set_policy(Arc::new(Policy::parse(policy).unwrap()));
     }
 
     /// Returns what a person is asked next, and where the answer goes.
     pub(crate) async fn asked(&self) -> (Ask, oneshot::Sender<Approval>) {
         let mut asked = self.asked.lock().await;
-        tokio::time::timeout(PATIENCE, asked.recv()).await.unwrap().unwrap()
+        tokio::time::timeout(PATIENCE, asked.recv())
+            .await
+            .unwrap()
+            .unwrap()
     }
 
     /// Everything that was written anywhere, to look for what must not be there.

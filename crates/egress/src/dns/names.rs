@@ -117,7 +117,10 @@ mod tests {
     #[test]
     fn addresses_are_the_same_in_the_next_daemon() {
         let (one, two) = (Names::default(), Names::default());
-        assert_ne!(one.address_of("x.test", false), one.address_of("y.test", false));
+        assert_ne!(
+            one.address_of("x.test", false),
+            one.address_of("y.test", false)
+        );
         for name in ["y.test", "x.test"] {
             assert_eq!(one.address_of(name, true), two.address_of(name, true));
         }
@@ -141,7 +144,13 @@ mod tests {
 
     #[test]
     fn other_addresses_have_no_name() {
-        for text in ["198.18.0.255", "198.20.0.0", "127.0.0.1", "fd64:7572:6162:6c65:1::", "::1"] {
+        for text in [
+            "198.18.0.255",
+            "198.20.0.0",
+            "127.0.0.1",
+            "fd64:7572:6162:6c65:1::",
+            "::1",
+        ] {
             assert_eq!(place_of(text.parse().unwrap()), None, "{text}");
         }
     }

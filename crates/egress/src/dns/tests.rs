@@ -30,12 +30,18 @@ fn a_name_gets_an_address_that_leads_back_to_it() {
     let (code, answers, _) = parts(&answer);
     assert_eq!((code, answers), (0, 1));
     let question = query("Files.Example.com", 1, false).len();
-    assert_eq!(answer[question..question + 12], [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
+    assert_eq!(
+        answer[question..question + 12],
+        [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]
+    );
     let address: [u8; 4] = answer[question + 12..question + 16].try_into().unwrap();
     let name = answerer.name_of(IpAddr::from(address)).unwrap();
     assert_eq!(name, Host::Name("files.example.com".into()));
     // EDNS is answered with EDNS.
-    assert_eq!(answer[question + 16..], [0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(
+        answer[question + 16..],
+        [0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0]
+    );
 }
 
 #[test]

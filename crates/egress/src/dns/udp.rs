@@ -15,14 +15,19 @@ use tokio::net::UdpSocket;
 use super::{Answerer, MAX_QUERY, answer_dns};
 
 /// Answers until the socket fails.
-pub(crate) async fn serve_udp(socket: std::net::UdpSocket, answerer: Arc<Answerer>) -> io::Result<()> {
+pub(crate) async fn serve_udp(
+    socket: std::net::UdpSocket,
+    answerer: Arc<Answerer>,
+) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     ask_for_destination(&socket)?;
     let socket = UdpSocket::from_std(socket)?;
     let mut buffer = vec![0; MAX_QUERY];
     loop {
         let received = socket
-            .async_io(Interest::READABLE, || receive(socket.as_raw_fd(), &mut buffer))
+            .async_io(Interest::READABLE, || {
+                receive(socket.as_raw_fd(), &mut buffer)
+            })
             .await;
         let Ok((length, Some(from), asked)) = received else {
             // An error that an earlier answer met (nobody listens there any more) is no reason to stop.
@@ -60,7 +65,8 @@ type Received = (usize, Option<SocketAddr>, Option<IpAddr>);
 fn receive(socket: RawFd, buffer: &mut [u8]) -> io::Result<Received> {
     let mut space = nix::cmsg_space!(libc::in_pktinfo, libc::in6_pktinfo);
     let mut slices = [IoSliceMut::new(buffer)];
-    let message = recvmsg::<SockaddrStorage>(socket, &mut slices, Some(&mut space), MsgFlags::empty())?;
+    let message =
+        recvmsg::<SockaddrStorage>(socket, &mut slices, Some(&mut space), MsgFlags::empty())?;
     let mut asked = None;
     for control in message.cmsgs()? {
         match control {
@@ -75,8 +81,14 @@ fn receive(socket: RawFd, buffer: &mut [u8]) -> io::Result<Received> {
         }
     }
     let from = message.address.as_ref().and_then(|address| {
-        let v4 = address.as_sockaddr_in().map(|v4| SocketAddr::V4((*v4).into()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into())))
+        let v4 = address
+            .as_sockaddr_in()
+            .map(|v4| SocketAddr::V4((*v4).into()));
+        v4.or_else(|| {
+            address
+                .as_sockaddr_in6()
+                .map(|v6| SocketAddr::V6((*v6).into()))
+        })
     });
     Ok((message.bytes, from, asked))
 }
@@ -94,7 +106,13 @@ fn send(socket: RawFd, answer: &[u8], to: SocketAddr, from: Option<IpAddr>) -> i
                 },
                 ipi_addr: libc::in_addr { s_addr: 0 },
             };
-            sendmsg(socket, &slices, &[ControlMessage::Ipv4PacketInfo(&info)], flags, Some(&to))?;
+            sendmsg(
+                socket,
+                &slices,
+                &[ControlMessage::Ipv4PacketInfo(&info)],
+                flags,
+                Some(&to),
+            )?;
         }
         Some(IpAddr::V6(ip)) => {
             let info = libc::in6_pktinfo {
@@ -103,7 +121,13 @@ fn send(socket: RawFd, answer: &[u8], to: SocketAddr, from: Option<IpAddr>) -> i
                 },
                 ipi6_ifindex: 0,
             };
-            sendmsg(socket, &slices, &[ControlMessage::Ipv6PacketInfo(&info)], flags, Some(&to))?;
+            sendmsg(
+                socket,
+                &slices,
+                &[ControlMessage::Ipv6PacketInfo(&info)],
+                flags,
+                Some(&to),
+            )?;
         }
         None => {
             sendmsg(socket, &slices, &[], flags, Some(&to))?;

@@ -86,7 +86,10 @@ fn line(bytes: &[u8], limit: usize) -> Result<Option<&[u8]>, Violation> {
 }
 
 fn size(line: &[u8]) -> Result<u64, Violation> {
-    let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    let digits = line
+        .iter()
+        .take_while(|byte| byte.is_ascii_hexdigit())
+        .count();
     let (digits, extension) = line.split_at(digits);
     let plain = |byte: &u8| (0x20..0x7f).contains(byte) || *byte == b'\t';
     let separated = extension.is_empty() || extension[0] == b';';

@@ -114,7 +114,10 @@ impl Facts {
         if line.contains(&b'\r') {
             return Err(Violation::LineEnd);
         }
-        if line.iter().any(|byte| (*byte < 0x20 && *byte != b'\t') || *byte == 0x7f) {
+        if line
+            .iter()
+            .any(|byte| (*byte < 0x20 && *byte != b'\t') || *byte == 0x7f)
+        {
             return Err(Violation::Control);
         }
         let colon = line.iter().position(|byte| *byte == b':');

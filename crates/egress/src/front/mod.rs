@@ -218,7 +218,11 @@ impl Front {
 }
 
 fn after(switching: bool) -> State {
-    if switching { State::Undecided } else { State::Head }
+    if switching {
+        State::Undecided
+    } else {
+        State::Head
+    }
 }
 
 #[cfg(test)]

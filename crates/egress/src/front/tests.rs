@@ -32,7 +32,10 @@ fn plain_requests_pass_as_they_are() {
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nx-sum: 1\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
         "GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n",
     ] {
-        assert_eq!(same_in_all_pieces(request.as_bytes()).as_deref(), Ok(request.as_bytes()));
+        assert_eq!(
+            same_in_all_pieces(request.as_bytes()).as_deref(),
+            Ok(request.as_bytes())
+        );
     }
     let blank = b"\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n";
     assert_eq!(same_in_all_pieces(blank).as_deref(), Ok(&blank[2..]));
@@ -43,8 +46,14 @@ fn what_can_be_read_in_two_ways_is_refused() {
     use Violation as V;
     let post = |headers: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{headers}\r\n\r\n");
     for (request, expected) in [
-        (post("Content-Length: 1\r\nTransfer-Encoding: chunked"), V::TwoLengths),
-        (post("Transfer-Encoding: chunked\r\nContent-Length: 1"), V::TwoLengths),
+        (
+            post("Content-Length: 1\r\nTransfer-Encoding: chunked"),
+            V::TwoLengths,
+        ),
+        (
+            post("Transfer-Encoding: chunked\r\nContent-Length: 1"),
+            V::TwoLengths,
+        ),
         (post("Content-Length: 1\r\nContent-Length: 1"), V::Length),
         (post("Content-Length: 1\r\nContent-Length: 2"), V::Length),
         (post("Content-Length: 1, 1"), V::Length),
@@ -54,7 +63,10 @@ fn what_can_be_read_in_two_ways_is_refused() {
         (post("Content-Length: 99999999999999999999"), V::Length),
         (post("Transfer-Encoding: chunked, identity"), V::Coding),
         (post("Transfer-Encoding: identity, chunked"), V::Coding),
-        (post("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"), V::Coding),
+        (
+            post("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"),
+            V::Coding,
+        ),
         (post("Transfer-Encoding: xchunked"), V::Coding),
         (post("Transfer-Encoding: \u{b}chunked"), V::Control),
         (post("Transfer-Encoding : chunked"), V::HeaderLine),
@@ -74,10 +86,20 @@ fn what_can_be_read_in_two_ways_is_refused() {
         ("GET /#a HTTP/1.1\r\nHost: a\r\n\r\n".into(), V::RequestLine),
         ("GET /\r HTTP/1.1\r\nHost: a\r\n\r\n".into(), V::LineEnd),
         ("G(T / HTTP/1.1\r\nHost: a\r\n\r\n".into(), V::RequestLine),
-        ("\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n".into(), V::RequestLine),
-        ("POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".into(), V::Coding),
+        (
+            "\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n".into(),
+            V::RequestLine,
+        ),
+        (
+            "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".into(),
+            V::Coding,
+        ),
     ] {
-        assert_eq!(same_in_all_pieces(request.as_bytes()), Err(expected), "{request:?}");
+        assert_eq!(
+            same_in_all_pieces(request.as_bytes()),
+            Err(expected),
+            "{request:?}"
+        );
     }
 }
 
@@ -98,16 +120,29 @@ fn a_malformed_chunk_is_refused() {
         "0\r\nx: \0\r\n\r\n",
     ] {
         let request = format!("{head}{body}");
-        assert_eq!(same_in_all_pieces(request.as_bytes()), Err(Violation::Chunk), "{body:?}");
+        assert_eq!(
+            same_in_all_pieces(request.as_bytes()),
+            Err(Violation::Chunk),
+            "{body:?}"
+        );
     }
 }
 
 #[test]
 fn a_head_has_its_limits() {
-    let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "a: b\r\n".repeat(200));
+    let many = format!(
+        "GET / HTTP/1.1\r\nHost: a\r\n{}\r\n",
+        "a: b\r\n".repeat(200)
+    );
     assert_eq!(out(many.as_bytes(), 4096), Err(Violation::TooLarge));
-    let enough = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "a: b\r\n".repeat(199));
-    assert_eq!(out(enough.as_bytes(), 4096).as_deref(), Ok(enough.as_bytes()));
+    let enough = format!(
+        "GET / HTTP/1.1\r\nHost: a\r\n{}\r\n",
+        "a: b\r\n".repeat(199)
+    );
+    assert_eq!(
+        out(enough.as_bytes(), 4096).as_deref(),
+        Ok(enough.as_bytes())
+    );
     let long = format!("GET / HTTP/1.1\r\nHost: a\r\nx: {}", "y".repeat(65 << 10));
     assert_eq!(out(long.as_bytes(), 4096), Err(Violation::TooLarge));
 }
@@ -135,7 +170,8 @@ fn nothing_passes_until_a_switch_is_decided() {
 #[test]
 fn no_bytes_make_it_fail() {
     let seeds = [
-        &b"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"[..],
+        &b"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+            [..],
         b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\nContent-Length: 4\r\n\r\nabcd",
     ];
     let mut state = 0x2545_f491_4f6c_dd1d_u64;

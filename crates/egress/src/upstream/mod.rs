@@ -73,7 +73,10 @@ impl Sender {
     }
 
     /// Sends a request. Its version and URI must fit the connection, see [`Sender::is_h2`].
-    pub(crate) async fn send(&mut self, request: Request<Body>) -> Result<Response<Incoming>, Unsent> {
+    pub(crate) async fn send(
+        &mut self,
+        request: Request<Body>,
+    ) -> Result<Response<Incoming>, Unsent> {
         let sent = match self {
             Self::Http1(sender) => sender.try_send_request(request).await,
             Self::Http2(sender) => sender.try_send_request(request).await,
@@ -168,7 +171,13 @@ pub(crate) async fn dial(
         Host::Name(name) => timeout(RESOLVE_TIMEOUT, resolver.resolve(name))
             .await
             .map_err(|_| failed(host, port, "its name was not resolved in time"))?
-            .map_err(|error| failed(host, port, &format!("its name cannot be resolved ({error})")))?,
+            .map_err(|error| {
+                failed(
+                    host,
+                    port,
+                    &format!("its name cannot be resolved ({error})"),
+                )
+            })?,
     };
     let mut refused = None;
     let mut vetted: Vec<IpAddr> = Vec::new();
@@ -214,7 +223,10 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 }
 
 fn failed(host: &Host, port: u16, why: &str) -> Denial {
-    Denial::upstream(format!("{}:{port} could not be reached: {why}", host.in_url()))
+    Denial::upstream(format!(
+        "{}:{port} could not be reached: {why}",
+        host.in_url()
+    ))
 }
 
 /// Says what a failed handshake means.
@@ -245,7 +257,12 @@ pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
 }
 
 /// Sets a request's version and target to what its connection wants.
-pub(crate) fn fit(request: &mut Request<Body>, target: &Target, path: &http::uri::PathAndQuery, h2: bool) {
+pub(crate) fn fit(
+    request: &mut Request<Body>,
+    target: &Target,
+    path: &http::uri::PathAndQuery,
+    h2: bool,
+) {
     let authority = crate::head::authority(&target.host, target.port, target.tls);
     let mut parts = http::uri::Parts::default();
     parts.path_and_query = Some(path.clone());

@@ -84,7 +84,8 @@ impl Pool {
     pub(crate) fn tidy(&self) {
         let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
         targets.retain(|_, idle| {
-            idle.http1.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < IDLE);
+            idle.http1
+                .retain(|(sender, since)| !sender.is_closed() && since.elapsed() < IDLE);
             let stale = |(sender, used): &(http2::SendRequest<Body>, Instant)| {
                 sender.is_closed() || used.elapsed() >= IDLE
             };

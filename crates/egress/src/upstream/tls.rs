@@ -50,8 +50,13 @@ impl Tls {
             return Ok(config.clone());
         }
         let mut store = self.usual.get_or_init(usual_roots).clone();
-        for root in roots.into_iter().flat_map(|pem| CertificateDer::pem_slice_iter(pem.as_bytes())) {
-            let root = root.map_err(|error| io::Error::other(format!("the rule's `roots` are no PEM: {error}")))?;
+        for root in roots
+            .into_iter()
+            .flat_map(|pem| CertificateDer::pem_slice_iter(pem.as_bytes()))
+        {
+            let root = root.map_err(|error| {
+                io::Error::other(format!("the rule's `roots` are no PEM: {error}"))
+            })?;
             store.add(root).map_err(io::Error::other)?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
