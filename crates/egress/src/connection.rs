@@ -178,7 +178,7 @@ async fn proxy(client: Arc<Client>, mut stream: Prefixed<TcpStream>) {
     };
     let Some(target) = connect else {
         let session = Session::plain(client, None, None);
-        serve_http1(Arc::new(session), stream).await;
+        Box::pin(serve_http1(Arc::new(session), stream)).await;
         return;
     };
     let (host, port) = match policy::authority(&target, None) {
@@ -292,13 +292,14 @@ async fn converse(client: Arc<Client>, mut stream: Prefixed<TcpStream>, aim: Aim
         Err(_) => Spoken::Other("something that did not come whole in time".to_owned()),
     };
     match spoken {
-        Spoken::Tls(accepted) => tls(client, stream, aim, *accepted).await,
+        // Boxed: each way needs memory of its own, and a connection goes one.
+        Spoken::Tls(accepted) => Box::pin(tls(client, stream, aim, *accepted)).await,
         Spoken::Http => {
             let port = aim.port;
             let session = Session::plain(client, aim.name, Some(port));
-            serve_http1(Arc::new(session), stream).await;
+            Box::pin(serve_http1(Arc::new(session), stream)).await;
         }
-        Spoken::Other(what) => other(client, stream, aim, &what).await,
+        Spoken::Other(what) => Box::pin(other(client, stream, aim, &what)).await,
     }
 }
 
@@ -379,7 +380,7 @@ async fn tls(client: Arc<Client>, stream: Prefixed<TcpStream>, aim: Aim, accepte
                 grant: Channel::PassThrough,
                 ..
             } => {
-                tunnel::run(&client, stream, host, port, rule, Wire::Tls).await;
+                Box::pin(tunnel::run(&client, stream, host, port, rule, Wire::Tls)).await;
                 return;
             }
             Verdict::Allow { .. } | Verdict::Ask { .. } => {}
@@ -390,7 +391,7 @@ async fn tls(client: Arc<Client>, stream: Prefixed<TcpStream>, aim: Aim, accepte
             } => denied = Some(Denial::of_policy(rule, reason, message)),
         }
     }
-    inspect(client, stream, host, port, accepted, denied).await;
+    Box::pin(inspect(client, stream, host, port, accepted, denied)).await;
 }
 
 /// Answers TLS in the name of the host, and serves what is in it; a refusal is told there too, where programs show it.
@@ -418,9 +419,9 @@ async fn inspect(
             let h2 = stream.get_ref().1.alpn_protocol() == Some(&b"h2"[..]);
             let session = Arc::new(Session::secure(client, host, port, denied));
             if h2 {
-                serve_http2(session, stream).await;
+                Box::pin(serve_http2(session, stream)).await;
             } else {
-                serve_http1(session, stream).await;
+                Box::pin(serve_http1(session, stream)).await;
             }
             return;
         }

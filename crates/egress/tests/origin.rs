@@ -83,10 +83,11 @@ impl Origin {
                 tokio::spawn(async move {
                     match tls {
                         // A client that does not trust us ends here.
-                        Some(tls) => match tls.accept(stream).await {
-                            Ok(stream) => own.serve(stream).await,
-                            Err(_) => {}
-                        },
+                        Some(tls) => {
+                            if let Ok(stream) = tls.accept(stream).await {
+                                own.serve(stream).await;
+                            }
+                        }
                         None => own.serve(stream).await,
                     }
                 });

@@ -132,7 +132,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for StrictIo<S> {
             if this.refused {
                 return this.busy.poll_rest(cx).map(Ok);
             }
-            match this.front.next() {
+            match this.front.step() {
                 Ok(Step::Pass(bytes)) => {
                     if this.front.take_asked() {
                         this.switch.decision.store(UNDECIDED, Ordering::Release);
