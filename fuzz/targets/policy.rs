@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use policy::{Connect, Host, Policy, Request, Verdict, Wire, explain};
+use policy::{Connect, Host, Policy, Request, Says, Scope, Verdict, Wire, explain};
 
 const DENY: &str = "[[rule]]\nname = \"fuzz-deny\"\nhosts = [\"*\"]\naction = \"deny\"\n";
 
@@ -59,6 +59,9 @@ fuzz_target!(|text: &str| {
                         "{host}:{port} {method} {path}"
                     );
                 }
+                if let Verdict::Ask { rule, .. } = &answer {
+                    remembered(&rules, rule, &request);
+                }
                 if let Ok(with_deny) = &with_deny {
                     assert!(matches!(with_deny.request(&request), Verdict::Deny { .. }));
                 }
@@ -72,3 +75,16 @@ fuzz_target!(|text: &str| {
         }
     }
 });
+
+/// What was said to one request is no answer to another.
+fn remembered(rules: &Policy, rule: &str, request: &Request<'_>) {
+    let other = Request {
+        path: "/other",
+        ..*request
+    };
+    for says in [Says::Allow, Says::Deny] {
+        if let Ok(new) = rules.remember(rule, request, says, Scope::Request) {
+            assert_eq!(new.request(&other), rules.request(&other));
+        }
+    }
+}

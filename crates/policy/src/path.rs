@@ -14,6 +14,7 @@ pub(crate) enum Odd {
     Encoded,
     Twice,
     Broken,
+    Text,
     Raw,
 }
 
@@ -26,6 +27,7 @@ impl fmt::Display for Odd {
             Self::Encoded => "it has an encoded slash, backslash, dot or control character",
             Self::Twice => "it is percent-encoded twice",
             Self::Broken => "a `%` in it is not followed by two hexadecimal digits",
+            Self::Text => "what it encodes is no UTF-8",
             Self::Raw => "it has a character that must be percent-encoded",
         })
     }
@@ -66,6 +68,8 @@ fn decode(segment: &str) -> Result<Vec<u8>, Odd> {
     }
     match out.windows(3).any(is_escape) {
         true => Err(Odd::Twice),
+        // Old decoders take `%c0%ae` for a dot.
+        false if std::str::from_utf8(&out).is_err() => Err(Odd::Text),
         false => Ok(out),
     }
 }
@@ -115,6 +119,9 @@ mod tests {
             ("/a%0d%0a", Odd::Encoded),
             ("/%252e%252e/b", Odd::Twice),
             ("/%25252f", Odd::Twice),
+            ("/%c0%ae%c0%ae/b", Odd::Text),
+            ("/%e4", Odd::Text),
+            ("/%u002e/b", Odd::Broken),
             ("/a%", Odd::Broken),
             ("/a%2", Odd::Broken),
             ("/a%zz", Odd::Broken),

@@ -48,6 +48,7 @@ impl Policy {
     /// timeout = "90s"                     # of `ask`
     /// inject = [{ secret = "github", basic = "x-access-token" }]
     /// limits = { upload = "10MiB", requests_per_minute = 600 }
+    /// remembered = true                   # an answer to an `ask`, which may leave nothing to rules below it
     /// addresses = ["10.1.0.0/16"]         # private addresses that these hosts may have
     /// roots = """-----BEGIN CERTIFICATE-----…"""   # authorities trusted for these hosts, beside the usual
     ///

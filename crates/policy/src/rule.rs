@@ -61,6 +61,10 @@ pub(crate) struct Rule {
     pub(crate) websocket: Option<bool>,
     pub(crate) inject: Vec<Injection>,
     pub(crate) limits: Budget,
+    /// These two as they were written.
+    pub(crate) written: String,
+    /// Whether it is an answer of a person, which may leave nothing to the rules below it.
+    pub(crate) remembered: bool,
     pub(crate) addresses: Vec<Net>,
     pub(crate) roots: Option<String>,
 }
@@ -226,13 +230,22 @@ impl Rule {
             return true;
         };
         let matches =
-            |segments: &[Vec<u8>]| paths.iter().any(|glob| glob.matches(segments, self.case()));
-        // `/admin/` is often served as `/admin`.
-        let cut = match segments {
-            [rest @ .., last] if self.denies() && last.is_empty() && !rest.is_empty() => rest,
-            whole => whole,
-        };
-        matches(segments) || matches(cut)
+            |segments: &[&[u8]]| paths.iter().any(|glob| glob.matches(segments, self.case()));
+        let whole: Vec<&[u8]> = segments.iter().map(Vec::as_slice).collect();
+        if !self.denies() {
+            return matches(&whole);
+        }
+        // `/admin/` and `/admin;x=1` are often served as `/admin`.
+        let bare = segments
+            .iter()
+            .map(|segment| segment.split(|&byte| byte == b';').next());
+        let bare: Vec<&[u8]> = bare.map(Option::unwrap_or_default).collect();
+        [whole, bare]
+            .iter()
+            .any(|segments| match segments.as_slice() {
+                [rest @ .., []] if !rest.is_empty() => matches(segments) || matches(rest),
+                segments => matches(segments),
+            })
     }
 
     /// Every key must be there. Of one that is there more than once, all values must fit to allow, and any to deny.
@@ -241,10 +254,14 @@ impl Rule {
             return true;
         }
         let pairs: Vec<_> = query::pairs(text.unwrap_or_default()).collect();
+        let is_key = |found: &[u8], key: &[u8]| match self.case() {
+            Case::Matters => found == key,
+            Case::Ignored => found.eq_ignore_ascii_case(key),
+        };
         self.query.iter().all(|(key, patterns)| {
             let mut values = pairs
                 .iter()
-                .filter(|(k, _)| k == key.as_bytes())
+                .filter(|(found, _)| is_key(found, key.as_bytes()))
                 .map(|(_, value)| value)
                 .peekable();
             let fits = |value: &Vec<u8>| {
@@ -297,6 +314,7 @@ impl Rule {
             return false;
         };
         !self.denies()
+            && !self.remembered
             && !self.is_narrow()
             && (below.is_open() || !self.is_open())
             && (self.plain || !below.plain)

@@ -160,6 +160,9 @@ fn a_denial_wins_wherever_it_stands() {
         ("GET", "https://a.test/ADMIN/", "deny no-admin Rule"),
         ("GET", "https://a.test/%61dmin/x", "deny no-admin Rule"),
         ("GET", "http://a.test/admin/x", "deny no-admin Rule"),
+        ("GET", "https://a.test/admin;x=1", "deny no-admin Rule"),
+        ("GET", "https://a.test/admin;x=1/;y", "deny no-admin Rule"),
+        ("GET", "https://a.test/x;/admin", "allow all"),
         (
             "GET",
             "https://a.test/x/%2e%2e/admin",
@@ -273,6 +276,15 @@ fn a_rule_for_everybody_comes_last() {
     assert_eq!(said(&rules, "POST", "https://pypi.org/simple/"), "ask rest");
     assert_eq!(said(&rules, "GET", "https://b.test/"), "ask rest");
     assert_eq!(said(&rules, "GET", "http://b.test/"), "deny - NoRule");
+    // What an earlier rule allows as a whole is not looked at for the sake of a later one.
+    let untouched = connect(&rules, "a.test", Wire::Tls);
+    assert!(matches!(
+        untouched,
+        Verdict::Allow {
+            grant: Channel::PassThrough,
+            ..
+        }
+    ));
 }
 
 #[test]
@@ -393,6 +405,26 @@ fn what_is_passed_through_is_looked_at_where_a_part_of_it_is_denied() {
 }
 
 #[test]
+fn bytes_of_no_kind_do_not_pass_where_a_part_is_denied() {
+    let raw =
+        "[[rule]]\nname = \"raw\"\nhosts = [\"a.test\"]\nplain = true\naction = \"passthrough\"\n";
+    let part =
+        "[[rule]]\nname = \"part\"\nhosts = [\"a.test\"]\npaths = [\"/x\"]\naction = \"deny\"\n";
+    assert_eq!(
+        word(&connect(&policy(raw), "a.test", Wire::Unknown)),
+        "allow raw"
+    );
+    let both = policy(&(raw.to_owned() + part));
+    assert_eq!(
+        word(&connect(&both, "a.test", Wire::Unknown)),
+        "deny - Protocol"
+    );
+    // What a rule denies is often served with a slash at its end too.
+    assert_eq!(said(&both, "GET", "https://a.test/X/"), "deny part Rule");
+    assert_eq!(said(&both, "GET", "https://a.test/x/y"), "allow raw");
+}
+
+#[test]
 fn a_websocket_leaves_where_anything_may_or_it_is_named() {
     let head = "hosts = [\"a.test\"]\naction = \"allow\"\n";
     for (rest, want) in [
@@ -436,7 +468,7 @@ fn queries_fit_with_all_their_values() {
          [[rule]]\nname = \"no\"\nhosts = [\"a.test\"]\nquery = { admin = \"*\" }\naction = \"deny\"",
     );
     assert_eq!(
-        said(&deny, "GET", "https://a.test/?a=b&%61dmin=1"),
+        said(&deny, "GET", "https://a.test/?a=b&%61DMIN=1"),
         "deny no Rule"
     );
     assert_eq!(said(&deny, "GET", "https://a.test/?a=b"), "allow all");

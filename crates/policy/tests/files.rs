@@ -262,7 +262,7 @@ fn a_rule_that_can_never_match_is_an_error() {
         "hosts = [\"x.a.test\"]\nmethods = [\"GET\"]\naction = \"deny\"",
         "hosts = [\"a.test\"]\naction = \"allow\"",
         "hosts = [\"x.a.test\"]\nports = [8443]\naction = \"allow\"",
-        "hosts = [\"x.a.test\"]\nplain = true\naction = \"allow\"",
+        "hosts = [\"x.a.test\"]\nports = [443]\nplain = true\naction = \"allow\"",
         "hosts = [\"*\"]\naction = \"ask\"",
     ] {
         assert!(two(all, second).is_ok(), "{second}");

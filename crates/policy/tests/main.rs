@@ -19,4 +19,8 @@ mod preset;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
+mod pushes;
+#[cfg(test)]
+mod remembered;
+#[cfg(test)]
 mod world;

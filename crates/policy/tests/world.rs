@@ -63,7 +63,11 @@ impl Ask<'_> {
     }
 
     pub(crate) fn of(&self, policy: &Policy) -> Verdict<Grant> {
-        policy.request(&Request {
+        policy.request(&self.request())
+    }
+
+    pub(crate) fn request(&self) -> Request<'_> {
+        Request {
             host: &self.host,
             port: self.port,
             tls: self.tls,
@@ -72,7 +76,7 @@ impl Ask<'_> {
             query: self.query,
             websocket: self.websocket,
             git: self.git.as_ref(),
-        })
+        }
     }
 }
 

@@ -82,13 +82,13 @@ pub(crate) enum Answer {
     Nothing(Why),
 }
 
-/// Runs it to its end.
+/// Runs it to its end, with these variables and no others.
 ///
 /// # Errors
 /// It is not there, fails, says too much or does not end in time; then nothing of it runs any more.
 pub(crate) async fn ask(
     asked: &Asked,
-    env: impl Iterator<Item = (String, String)>,
+    env: Vec<(String, String)>,
     patience: Duration,
 ) -> Result<Answer, Why> {
     let run = |why: std::io::Error| match why.kind() {
@@ -102,9 +102,9 @@ pub(crate) async fn ask(
         },
     };
     let child = Command::new(asked.program())
-        .args(&asked.argv[1..])
+        .args(asked.argv.iter().skip(1))
         .env_clear()
-        .envs(env.filter(|(name, _)| asked.takes(name)))
+        .envs(env)
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -118,7 +118,7 @@ pub(crate) async fn ask(
         secs: patience.as_secs(),
         by_hand: asked.by_hand(),
     };
-    let ended = tokio::time::timeout(patience, running.to_end()).await;
+    let ended = tokio::time::timeout(patience, running.ended()).await;
     let ended = ended.map_err(|_| timed_out)?.map_err(run)?;
     let (said, status) = ended.ok_or(Why::TooLong)?;
     if status.success() {
@@ -141,7 +141,7 @@ struct Running(Child);
 impl Running {
     /// Waits for the end of its output, and only then for its own: until it is waited for its group's number is its own.
     /// None if it says more than a secret can be.
-    async fn to_end(&mut self) -> std::io::Result<Option<(Zeroizing<Vec<u8>>, ExitStatus)>> {
+    async fn ended(&mut self) -> std::io::Result<Option<(Zeroizing<Vec<u8>>, ExitStatus)>> {
         let mut bytes = Zeroizing::new(vec![0; MAX_BYTES + 1]);
         let mut len = 0;
         if let Some(stdout) = &mut self.0.stdout {
@@ -178,10 +178,23 @@ mod tests {
     #[test]
     fn a_program_gets_what_it_needs_and_no_other_variable() {
         let asked = Asked::new(&["op"], &["OP_*", "VAULT_ADDR"]);
-        for name in ["PATH", "HOME", "XDG_RUNTIME_DIR", "LC_ALL", "OP_SESSION_x", "VAULT_ADDR"] {
+        for name in [
+            "PATH",
+            "HOME",
+            "XDG_RUNTIME_DIR",
+            "LC_ALL",
+            "OP_SESSION_x",
+            "VAULT_ADDR",
+        ] {
             assert!(asked.takes(name), "{name}");
         }
-        for name in ["GITHUB_TOKEN", "VAULT_TOKEN", "LD_PRELOAD", "PATHS", "DURABLE_AGE_IDENTITY"] {
+        for name in [
+            "GITHUB_TOKEN",
+            "VAULT_TOKEN",
+            "LD_PRELOAD",
+            "PATHS",
+            "DURABLE_AGE_IDENTITY",
+        ] {
             assert!(!asked.takes(name), "{name}");
         }
     }

@@ -30,7 +30,9 @@ pub enum Why {
     )]
     NotSet,
     /// There is nothing of that name in the store.
-    #[error("the store has none of that name; keep it with `durable secret set NAME` (`durable secret ls` shows all)")]
+    #[error(
+        "the store has none of that name; keep it with `durable secret set NAME` (`durable secret ls` shows all)"
+    )]
     Unknown,
     /// The reference is none.
     #[error(transparent)]
@@ -66,7 +68,9 @@ pub enum Why {
     #[error("it is empty; set it again, or look whether the reference is the right one")]
     Empty,
     /// The client program is not there.
-    #[error("the program {program} is not on the daemon's PATH; install it, or start the daemon with a PATH that has it")]
+    #[error(
+        "the program {program} is not on the daemon's PATH; install it, or start the daemon with a PATH that has it"
+    )]
     NoProgram {
         /// Its name.
         program: String,

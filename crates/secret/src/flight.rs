@@ -154,20 +154,20 @@ mod tests {
 
     #[tokio::test]
     async fn many_who_want_one_thing_ask_once() {
-        let (flights, asked, go) = (
-            Test::new(),
-            AtomicUsize::new(0),
-            Arc::new(Notify::new()),
-        );
+        let (flights, asked, go) = (Test::new(), AtomicUsize::new(0), Arc::new(Notify::new()));
         let one = || {
-            flights.get(&"a", |_| true, || {
-                asked.fetch_add(1, Ordering::Relaxed);
-                let go = go.clone();
-                Box::pin(async move {
-                    go.notified().await;
-                    Ok(7)
-                })
-            })
+            flights.get(
+                &"a",
+                |_| true,
+                || {
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    let go = go.clone();
+                    Box::pin(async move {
+                        go.notified().await;
+                        Ok(7)
+                    })
+                },
+            )
         };
         let all = futures_util::future::join_all((0..50).map(|_| one()));
         go.notify_one();
@@ -180,13 +180,17 @@ mod tests {
     async fn a_failure_is_told_to_all_who_waited_and_not_remembered() {
         let (flights, asked) = (Test::new(), AtomicUsize::new(0));
         let one = || {
-            flights.get(&"a", |_| true, || {
-                let nth = asked.fetch_add(1, Ordering::Relaxed);
-                Box::pin(async move {
-                    tokio::task::yield_now().await;
-                    Err(format!("no {nth}"))
-                })
-            })
+            flights.get(
+                &"a",
+                |_| true,
+                || {
+                    let nth = asked.fetch_add(1, Ordering::Relaxed);
+                    Box::pin(async move {
+                        tokio::task::yield_now().await;
+                        Err(format!("no {nth}"))
+                    })
+                },
+            )
         };
         let (first, second) = tokio::join!(one(), one());
         assert_eq!((first, second), (Err("no 0".into()), Err("no 0".into())));
@@ -197,16 +201,22 @@ mod tests {
     #[tokio::test]
     async fn an_answer_that_was_asked_for_before_a_change_is_not_kept_after_it() {
         let (flights, go) = (Test::new(), Arc::new(Notify::new()));
-        let old = flights.get(&"a", |_| true, || {
-            let go = go.clone();
-            Box::pin(async move {
-                go.notified().await;
-                Ok(1)
-            })
-        });
+        let old = flights.get(
+            &"a",
+            |_| true,
+            || {
+                let go = go.clone();
+                Box::pin(async move {
+                    go.notified().await;
+                    Ok(1)
+                })
+            },
+        );
         let new = async {
             flights.forget(&"a");
-            let new = flights.get(&"a", |_| true, || Box::pin(async { Ok(2) })).await;
+            let new = flights
+                .get(&"a", |_| true, || Box::pin(async { Ok(2) }))
+                .await;
             go.notify_one();
             new
         };
@@ -226,12 +236,16 @@ mod tests {
         let (flights, dropped) = (Test::new(), Arc::new(Notify::new()));
         let told = Told(dropped.clone());
         {
-            let mut asking = Box::pin(flights.get(&"a", |_| true, || {
-                Box::pin(async move {
-                    let _told = told;
-                    std::future::pending().await
-                })
-            }));
+            let mut asking = Box::pin(flights.get(
+                &"a",
+                |_| true,
+                || {
+                    Box::pin(async move {
+                        let _told = told;
+                        std::future::pending().await
+                    })
+                },
+            ));
             assert_eq!((&mut asking).now_or_never(), None);
         }
         dropped.notified().await;

@@ -117,12 +117,9 @@ impl Lease {
 
     /// Ends it, and all copies of it. The first reason stays.
     pub fn end(&self, by: EndedBy) {
-        let _first = self.ended.compare_exchange(
-            0,
-            by.number(),
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
+        let _first =
+            self.ended
+                .compare_exchange(0, by.number(), Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Puts a value under the lease.
@@ -215,10 +212,15 @@ mod tests {
         let leases = Leases::default();
         let (first, fork) = (
             leases.give(ADA, Epoch(1)).expect("it is the first"),
-            leases.give(SandboxId(2), Epoch(1)).expect("it is the first"),
+            leases
+                .give(SandboxId(2), Epoch(1))
+                .expect("it is the first"),
         );
         let second = leases.give(ADA, Epoch(2)).expect("it is later");
-        assert_eq!(first.check().map_err(|ended| ended.by), Err(EndedBy::Fenced));
+        assert_eq!(
+            first.check().map_err(|ended| ended.by),
+            Err(EndedBy::Fenced)
+        );
         assert!(second.is_current() && fork.is_current());
         let rewound = leases.give(ADA, Epoch(2)).expect("it is the same writer");
         assert!(!second.is_current() && rewound.is_current());

@@ -90,10 +90,12 @@ impl Random {
 fn masked(bytes: &[u8], random: &mut Random) -> String {
     let text = Zeroizing::new(bytes.iter().map(|&b| char::from(b)).collect::<String>());
     if text.contains("-----BEGIN ") {
-        let lines = text.split('\n').map(|line| match line.starts_with("-----") {
-            true => line.to_owned(),
-            false => body(line, random),
-        });
+        let lines = text
+            .split('\n')
+            .map(|line| match line.starts_with("-----") {
+                true => line.to_owned(),
+                false => body(line, random),
+            });
         return lines.collect::<Vec<_>>().join("\n");
     }
     let known = literal::prefix(&text).map_or_else(|| scheme(&text), str::len);
@@ -241,7 +243,10 @@ mod tests {
             ("sk-ant-api03-", format!("{}-{}_{}AA", a(40), a(30), a(20))),
             ("sk-proj-", a(48)),
             ("sk-", a(48)),
-            ("xoxb-", "123456789012-1234567890123-Abcd1234Abcd1234Abcd1234".into()),
+            (
+                "xoxb-",
+                "123456789012-1234567890123-Abcd1234Abcd1234Abcd1234".into(),
+            ),
             ("AKIA", "IOSFODNN7EXAMPLE".into()),
             ("npm_", a(36)),
             ("glpat-", a(20)),
@@ -292,7 +297,10 @@ mod tests {
 
     #[test]
     fn a_private_key_and_a_url_keep_what_everybody_knows() {
-        let real = ["-----BEGIN ", "PRIVATE KEY-----\nMIIEvQ+/aB3=\n-----END PRIVATE KEY-----\n"];
+        let real = [
+            "-----BEGIN ",
+            "PRIVATE KEY-----\nMIIEvQ+/aB3=\n-----END PRIVATE KEY-----\n",
+        ];
         let fake_key = fake(&real.concat());
         assert!(fake_key.starts_with("-----BEGIN PRIVATE KEY-----\n"));
         assert!(fake_key.ends_with("=\n-----END PRIVATE KEY-----\n"));

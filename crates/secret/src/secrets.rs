@@ -66,16 +66,18 @@ impl Env {
         }
     }
 
-    fn all(&self) -> Vec<(String, String)> {
+    /// Returns the variables that a program gets; of the others nothing is copied.
+    fn of_program(&self, asked: &Asked) -> Vec<(String, String)> {
         match &self.0 {
             Some(variables) => variables
                 .iter()
+                .filter(|(name, _)| asked.takes(name))
                 .map(|(name, value)| (name.clone(), value.clone()))
                 .collect(),
             None => std::env::vars_os()
-                .filter_map(|(name, value)| {
-                    Some((name.into_string().ok()?, value.into_string().ok()?))
-                })
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+                .filter(|(name, _)| asked.takes(name))
+                .filter_map(|(name, value)| Some((name, value.into_string().ok()?)))
                 .collect(),
         }
     }
@@ -245,7 +247,12 @@ impl Sources {
             Source::Env(name) => self
                 .env
                 .get(name)
-                .map(|value| (Value::of_output(&zeroize::Zeroizing::new(value.into_vec())), None))
+                .map(|value| {
+                    (
+                        Value::of_output(&zeroize::Zeroizing::new(value.into_vec())),
+                        None,
+                    )
+                })
                 .ok_or(Why::NotSet),
             Source::File(path) => {
                 let path = path.clone();
@@ -259,9 +266,10 @@ impl Sources {
                 let read = self.in_time(source, read).await.flatten();
                 read.map(|(value, stamp)| (value, Some(stamp)))
             }
-            Source::Keyring { service, account } => {
-                self.keyring(service, account).await.map(|value| (value, None))
-            }
+            Source::Keyring { service, account } => self
+                .keyring(service, account)
+                .await
+                .map(|value| (value, None)),
             Source::OnePassword(reference) => {
                 let argv = ["op", "read", "--no-newline", reference];
                 self.run(&Asked::new(&argv, &ONE_PASSWORD)).await
@@ -287,8 +295,16 @@ impl Sources {
     async fn keyring(&self, service: &str, account: &str) -> std::result::Result<Value, Why> {
         let mut why = None;
         for attribute in ["username", "account"] {
-            let argv = ["secret-tool", "lookup", "service", service, attribute, account];
-            match ask(&Asked::new(&argv, &[]), self.env.all().into_iter(), self.patience).await? {
+            let argv = [
+                "secret-tool",
+                "lookup",
+                "service",
+                service,
+                attribute,
+                account,
+            ];
+            let asked = Asked::new(&argv, &[]);
+            match ask(&asked, self.env.of_program(&asked), self.patience).await? {
                 Answer::Said(bytes) => return Ok(Value::of_output(&bytes)),
                 Answer::Nothing(failed) => why = why.or(Some(failed)),
             }
@@ -297,7 +313,7 @@ impl Sources {
     }
 
     async fn run(&self, asked: &Asked) -> std::result::Result<(Value, Option<Stamp>), Why> {
-        match ask(asked, self.env.all().into_iter(), self.patience).await? {
+        match ask(asked, self.env.of_program(asked), self.patience).await? {
             Answer::Said(bytes) => Ok((Value::of_output(&bytes), None)),
             Answer::Nothing(failed) => Err(failed),
         }

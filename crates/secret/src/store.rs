@@ -180,7 +180,10 @@ impl Store {
         for entry in fs::read_dir(&files).map_err(failed)? {
             let file = entry.map_err(failed)?.file_name();
             let name = file.to_str().and_then(|name| name.strip_suffix(ENDING));
-            names.extend(name.filter(|name| check_name(name).is_ok()).map(str::to_owned));
+            names.extend(
+                name.filter(|name| check_name(name).is_ok())
+                    .map(str::to_owned),
+            );
         }
         names.sort();
         Ok(names)
@@ -276,5 +279,7 @@ fn of_store(verb: &'static str, why: Why) -> Error {
 fn written(path: &Path) -> UnixMillis {
     let written = path.metadata().and_then(|told| told.modified()).ok();
     let since = written.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    UnixMillis(since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
+    UnixMillis(since.map_or(0, |since| {
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }))
 }

@@ -63,11 +63,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
 fn sweep(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        if entry
-            .file_name()
-            .to_string_lossy()
-            .starts_with(UNFINISHED)
-        {
+        if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
             fs::remove_file(entry.path())?;
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use rustix::io::retry_on_intr;
 use secret::{Error, Why};
 
 use crate::world::{World, got, source, value};
@@ -30,7 +31,10 @@ async fn why(world: &World, text: &str) -> Why {
 
 /// A program that opens a pipe, says so on it, and stays with a child of its own.
 fn stays(fifo: &Path) -> String {
-    let script = format!("exec 3>'{}'; echo up >&3; sleep 10000 & sleep 10000", fifo.display());
+    let script = format!(
+        "exec 3>'{}'; echo up >&3; sleep 10000 & sleep 10000",
+        fifo.display()
+    );
     format!("command:{}", serde_json::json!(["sh", "-c", script]))
 }
 
@@ -51,7 +55,8 @@ async fn a_program_that_hangs_is_killed_with_all_that_it_started() {
         tv_sec: 60,
         tv_nsec: 0,
     };
-    poll(&mut ends, Some(&patience)).expect("it can be waited for");
+    // A child's end is a signal, which interrupts this.
+    retry_on_intr(|| poll(&mut ends, Some(&patience))).expect("it can be waited for");
     assert!(ends[0].revents().contains(PollFlags::HUP));
 }
 
@@ -84,13 +89,31 @@ async fn a_program_that_fails_says_nothing_for_it_but_how_to_see_it() {
         failed.to_string(),
         "the program op ended with exit status: 1; run it by hand to see why: op read --no-newline 'op://v/My Item/f'"
     );
-    assert!(matches!(why(&world, "vault:secret/a#k").await, Why::Failed { .. }));
-    assert!(matches!(why(&world, "keyring:a/b").await, Why::Failed { .. }));
-    let loud = format!(r#"command:["sh","-c","cat '{}'; cat '{}' >&2; kill -9 $$"]"#, world.at("op").display(), world.at("op").display());
+    assert!(matches!(
+        why(&world, "vault:secret/a#k").await,
+        Why::Failed { .. }
+    ));
+    assert!(matches!(
+        why(&world, "keyring:a/b").await,
+        Why::Failed { .. }
+    ));
+    let loud = format!(
+        r#"command:["sh","-c","cat '{}'; cat '{}' >&2; kill -9 $$"]"#,
+        world.at("op").display(),
+        world.at("op").display()
+    );
     assert!(matches!(why(&world, &loud).await, Why::Failed { .. }));
     let none = why(&world, r#"command:["no-such-program-here"]"#).await;
-    assert_eq!(none, Why::NoProgram { program: "no-such-program-here".into() });
-    assert!(matches!(why(&world, r#"command:["/"]"#).await, Why::Run { .. }));
+    assert_eq!(
+        none,
+        Why::NoProgram {
+            program: "no-such-program-here".into()
+        }
+    );
+    assert!(matches!(
+        why(&world, r#"command:["/"]"#).await,
+        Why::Run { .. }
+    ));
     assert_eq!(why(&world, r#"command:["true"]"#).await, Why::Empty);
 }
 
@@ -98,18 +121,29 @@ async fn a_program_that_fails_says_nothing_for_it_but_how_to_see_it() {
 async fn a_client_that_is_not_installed_is_named() {
     let world = World::new();
     fs::remove_file(world.at("bin/op")).expect("it is there");
-    assert_eq!(why(&world, "op://v/i/f").await, Why::NoProgram { program: "op".into() });
+    assert_eq!(
+        why(&world, "op://v/i/f").await,
+        Why::NoProgram {
+            program: "op".into()
+        }
+    );
 }
 
 #[tokio::test]
 async fn what_is_too_long_is_refused() {
     let world = World::new();
-    assert_eq!(why(&world, r#"command:["yes","hunter2-hunter2"]"#).await, Why::TooLong);
+    assert_eq!(why(&world, r#"command:["yes"]"#).await, Why::TooLong);
     let just = world.write("just", "x".repeat(64 * 1024));
     let text = format!("file:{}", just.display());
-    assert_eq!(got(&world.secrets(), &text).await.map(|text| text.len()), Ok(64 * 1024));
+    assert_eq!(
+        got(&world.secrets(), &text).await.map(|text| text.len()),
+        Ok(64 * 1024)
+    );
     let over = world.write("over", "x".repeat(64 * 1024 + 1));
-    assert_eq!(why(&world, &format!("file:{}", over.display())).await, Why::TooLong);
+    assert_eq!(
+        why(&world, &format!("file:{}", over.display())).await,
+        Why::TooLong
+    );
 }
 
 #[tokio::test]
@@ -117,7 +151,12 @@ async fn what_is_no_file_is_refused_at_once() {
     let world = World::new();
     let pipe = world.at("pipe");
     fifo(&pipe);
-    for path in [&*pipe, Path::new("/dev/zero"), Path::new("/dev/tty"), &*world.at("bin")] {
+    for path in [
+        &*pipe,
+        Path::new("/dev/zero"),
+        Path::new("/dev/tty"),
+        &*world.at("bin"),
+    ] {
         let why = why(&world, &format!("file:{}", path.display())).await;
         assert!(matches!(why, Why::NotRegular { .. }), "{why}");
     }
@@ -131,7 +170,10 @@ async fn a_file_that_others_can_read_is_refused_with_the_remedy() {
     for mode in [0o640, 0o604, 0o644, 0o660, 0o601] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("it is ours");
         let why = why(&world, &text).await.to_string();
-        assert!(why.contains("chmod 600") && why.contains(&format!("{mode:04o}")), "{why}");
+        assert!(
+            why.contains("chmod 600") && why.contains(&format!("{mode:04o}")),
+            "{why}"
+        );
     }
     for mode in [0o600, 0o400] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("it is ours");
@@ -147,8 +189,14 @@ async fn what_is_not_there_or_empty_is_told() {
     assert_eq!(why(&world, "env:NONE").await, Why::NotSet);
     assert_eq!(why(&world, "env:EMPTY").await, Why::Empty);
     assert_eq!(why(&world, "age:none").await, Why::Unknown);
-    assert!(matches!(why(&world, "file:/none/here").await, Why::File { .. }));
-    assert_eq!(why(&world, &format!("file:{}", world.at("empty").display())).await, Why::Empty);
+    assert!(matches!(
+        why(&world, "file:/none/here").await,
+        Why::File { .. }
+    ));
+    assert_eq!(
+        why(&world, &format!("file:{}", world.at("empty").display())).await,
+        Why::Empty
+    );
 }
 
 #[tokio::test]
@@ -170,5 +218,8 @@ async fn a_panic_that_holds_values_prints_none() {
     let panic = std::panic::catch_unwind(|| panic!("{held:?} {:?}", Some(&held)));
     let said = panic.expect_err("it panicked");
     let said = said.downcast_ref::<String>().expect("it says something");
-    assert!(said.contains("Value(…)") && !said.contains(SECRET), "{said}");
+    assert!(
+        said.contains("Value(…)") && !said.contains(SECRET),
+        "{said}"
+    );
 }

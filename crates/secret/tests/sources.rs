@@ -25,7 +25,10 @@ async fn every_source_gives_its_value() {
     world.write("keyring/service=gh:github.com,username=ada", "from keyring");
     world.write("keyring/service=own,account=ada", "from account");
     let secrets = world.secrets();
-    secrets.set("github", value("from store\n")).await.expect("it is kept");
+    secrets
+        .set("github", value("from store\n"))
+        .await
+        .expect("it is kept");
     for (text, wanted) in [
         ("env:A_TOKEN".to_owned(), "from env"),
         (format!("file:{}", file.display()), "from file"),
@@ -35,7 +38,10 @@ async fn every_source_gives_its_value() {
         ("keyring:own/ada".to_owned(), "from account"),
         ("op://Private/GitHub/token".to_owned(), "from op"),
         ("vault:secret/team/app#token".to_owned(), "from vault"),
-        (r#"command:["printf","from %s","command"]"#.to_owned(), "from command"),
+        (
+            r#"command:["printf","from %s","command"]"#.to_owned(),
+            "from command",
+        ),
     ] {
         assert_eq!(got(&secrets, &text).await.as_deref(), Ok(wanted), "{text}");
     }
@@ -54,16 +60,32 @@ async fn every_source_gives_its_value() {
 #[tokio::test]
 async fn a_program_sees_nothing_of_the_daemons_environment_but_what_it_needs() {
     let mut world = World::new();
-    for name in ["GITHUB_TOKEN", "LD_AUDIT", "OP_SERVICE_ACCOUNT_TOKEN", "DURABLE_TOKEN"] {
+    for name in [
+        "GITHUB_TOKEN",
+        "LD_AUDIT",
+        "OP_SERVICE_ACCOUNT_TOKEN",
+        "DURABLE_TOKEN",
+    ] {
         world.set(name, "hunter2");
     }
     world.set("HOME", "/home/ada");
-    let seen = got(&world.secrets(), r#"command:["env"]"#).await.expect("it runs");
-    let names: Vec<&str> = seen.lines().filter_map(|line| line.split('=').next()).collect();
-    assert!(names.contains(&"HOME") && names.contains(&"PATH"), "{names:?}");
+    let seen = got(&world.secrets(), r#"command:["env"]"#)
+        .await
+        .expect("it runs");
+    let names: Vec<&str> = seen
+        .lines()
+        .filter_map(|line| line.split('=').next())
+        .collect();
+    assert!(
+        names.contains(&"HOME") && names.contains(&"PATH"),
+        "{names:?}"
+    );
     assert!(!seen.contains("hunter2"), "{names:?}");
     let inherited = r#"command:["sh","-c","ls -l /proc/self/fd | grep -c -v -e pipe: -e /dev/null -e /proc/ -e total; pwd; cat"]"#;
-    assert_eq!(got(&world.secrets(), inherited).await.as_deref(), Ok("0\n/"));
+    assert_eq!(
+        got(&world.secrets(), inherited).await.as_deref(),
+        Ok("0\n/")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -102,7 +124,10 @@ async fn a_file_that_is_written_or_replaced_is_used_by_the_next_request() {
     fs::rename(world.write("new", "six"), &path).expect("it is there");
     assert_eq!(got(&secrets, &text).await.as_deref(), Ok("six"));
     fs::remove_file(&path).expect("it is there");
-    let why = got(&secrets, &text).await.expect_err("it is gone").to_string();
+    let why = got(&secrets, &text)
+        .await
+        .expect_err("it is gone")
+        .to_string();
     assert!(why.contains(&text), "{why}");
     world.write("token", "ten");
     assert_eq!(got(&secrets, &text).await.as_deref(), Ok("ten"));
@@ -132,7 +157,10 @@ async fn a_secret_of_the_store_that_is_set_or_removed_is_so_for_the_next_request
     assert_eq!(here.remove("k").await, Ok(false));
     for secrets in [&here, &there] {
         let why = got(secrets, "k").await.expect_err("it is gone").to_string();
-        assert!(why.contains("age:k") && why.contains("durable secret set"), "{why}");
+        assert!(
+            why.contains("age:k") && why.contains("durable secret set"),
+            "{why}"
+        );
     }
     // Who is in the middle of a request goes on with what it has.
     assert_eq!(held.expose(), b"two");
@@ -148,8 +176,14 @@ async fn versions_are_told_apart_by_fingerprints_that_only_this_directory_makes(
     assert_eq!(listed[0].fingerprint, Ok(print("one")));
     assert_ne!(print("one"), print("two"));
     let again = world.secrets();
-    assert_eq!(value("one").fingerprint(again.fingerprint_key()), print("one"));
+    assert_eq!(
+        value("one").fingerprint(again.fingerprint_key()),
+        print("one")
+    );
     let there = other.secrets();
-    assert_ne!(value("one").fingerprint(there.fingerprint_key()), print("one"));
+    assert_ne!(
+        value("one").fingerprint(there.fingerprint_key()),
+        print("one")
+    );
     assert!(Path::new(&world.at("data/fingerprint.key")).exists());
 }

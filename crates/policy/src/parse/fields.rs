@@ -29,7 +29,7 @@ pub(super) struct Fields<'a> {
     text: &'a str,
     at: usize,
     path: String,
-    entries: BTreeMap<&'a str, (usize, &'a DeValue<'a>)>,
+    entries: BTreeMap<&'a str, (usize, &'a Spanned<DeValue<'a>>)>,
 }
 
 /// A value and where it stands.
@@ -38,7 +38,7 @@ pub(super) struct Item<'a> {
     text: &'a str,
     at: usize,
     path: String,
-    value: &'a DeValue<'a>,
+    value: &'a Spanned<DeValue<'a>>,
 }
 
 impl<'a> Fields<'a> {
@@ -70,7 +70,7 @@ impl<'a> Fields<'a> {
                     &known.join(", "),
                 ));
             }
-            entries.insert(name, (key.span().start, value.get_ref()));
+            entries.insert(name, (key.span().start, value));
         }
         Ok(Self {
             text,
@@ -115,7 +115,7 @@ impl<'a> Fields<'a> {
         let Some(item) = self.get(key) else {
             return Ok(Vec::new());
         };
-        match item.value {
+        match item.value.get_ref() {
             DeValue::Array(_) => item.items(),
             _ => Err(item.error(format!("write `[[{key}]]`, with two brackets"), "")),
         }
@@ -139,19 +139,24 @@ impl<'a> Item<'a> {
         error(self.text, self.at, &self.path, wrong, allowed)
     }
 
+    /// Returns the value as it was written.
+    pub(super) fn source(&self) -> &'a str {
+        self.text.get(self.value.span()).unwrap_or_default()
+    }
+
     pub(super) fn is_string(&self) -> bool {
-        matches!(self.value, DeValue::String(_))
+        matches!(self.value.get_ref(), DeValue::String(_))
     }
 
     pub(super) fn string(&self) -> Result<&'a str, PolicyError> {
-        match self.value {
+        match self.value.get_ref() {
             DeValue::String(text) => Ok(text),
             other => Err(self.error(format!("this is {}", a(other)), "a string")),
         }
     }
 
     pub(super) fn boolean(&self) -> Result<bool, PolicyError> {
-        match self.value {
+        match self.value.get_ref() {
             DeValue::Boolean(value) => Ok(*value),
             other => Err(self.error(format!("this is {}", a(other)), "true, false")),
         }
@@ -160,8 +165,8 @@ impl<'a> Item<'a> {
     /// Returns a number of a range, written in decimal.
     pub(super) fn number(&self, least: u64, most: u64) -> Result<u64, PolicyError> {
         let allowed = format!("a number from {least} to {most}");
-        let DeValue::Integer(number) = self.value else {
-            return Err(self.error(format!("this is {}", a(self.value)), &allowed));
+        let DeValue::Integer(number) = self.value.get_ref() else {
+            return Err(self.error(format!("this is {}", a(self.value.get_ref())), &allowed));
         };
         let number = number.to_string().parse::<u64>().ok();
         number
@@ -171,8 +176,11 @@ impl<'a> Item<'a> {
 
     /// Returns the items of a list that is not empty: an empty one reads like `all` to one person and like `none` to the next.
     pub(super) fn items(&self) -> Result<Vec<Self>, PolicyError> {
-        let DeValue::Array(array) = self.value else {
-            return Err(self.error(format!("this is {}", a(self.value)), "a list, in brackets"));
+        let DeValue::Array(array) = self.value.get_ref() else {
+            return Err(self.error(
+                format!("this is {}", a(self.value.get_ref())),
+                "a list, in brackets",
+            ));
         };
         let items: Vec<_> = array.iter().map(|value| self.inner(value)).collect();
         match items.is_empty() {
@@ -185,7 +193,7 @@ impl<'a> Item<'a> {
     }
 
     pub(super) fn table(&self, known: &[&str]) -> Result<Fields<'a>, PolicyError> {
-        match self.value {
+        match self.value.get_ref() {
             DeValue::Table(table) => {
                 Fields::new(self.text, self.at, self.path.clone(), table, known)
             }
@@ -196,7 +204,7 @@ impl<'a> Item<'a> {
     fn inner(&self, value: &'a Spanned<DeValue<'a>>) -> Self {
         Self {
             at: value.span().start,
-            value: value.get_ref(),
+            value,
             ..self.clone()
         }
     }

@@ -130,6 +130,19 @@ pub(crate) fn file(text: &str) -> Result<File, PolicyError> {
     Ok(File { rules, secrets })
 }
 
+/// Returns where the first `[[table]]` of a policy begins.
+pub(crate) fn first_table(text: &str) -> Option<usize> {
+    let document = DeTable::parse(text).ok()?;
+    let tables = ["rule", "secret"]
+        .into_iter()
+        .filter_map(|key| document.get_ref().get(key));
+    let starts = tables
+        .filter_map(|tables| tables.get_ref().as_array()?.first())
+        .map(|one| one.span().start);
+    let at = starts.min()?;
+    text[..at].rfind('\n').map_or(Some(0), |end| Some(end + 1))
+}
+
 /// Reads a preset of ours, whose rules carry its name before their own.
 fn preset_rules(preset: &str, text: &str) -> Vec<Rule> {
     let File { mut rules, .. } = file(text).expect("a test reads every preset");

@@ -13,7 +13,7 @@ use crate::pattern::HostPattern;
 use crate::rule::{Action, Budget, GitRule, Rule};
 use crate::secret::SecretRef;
 
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "name",
     "action",
     "addresses",
@@ -26,6 +26,7 @@ const KEYS: [&str; 15] = [
     "plain",
     "ports",
     "query",
+    "remembered",
     "roots",
     "timeout",
     "websocket",
@@ -54,9 +55,14 @@ pub(super) fn read(item: &Item<'_>, secrets: &[SecretRef]) -> Result<Rule, Polic
         paths: list(&fields, "paths", path)?,
         query: query(&fields)?,
         inject: injections(&fields, secrets, git.is_some())?,
+        written: ["inject", "limits"]
+            .into_iter()
+            .filter_map(|key| Some(format!("{key} = {}\n", fields.get(key)?.source())))
+            .collect(),
         git,
         websocket: flag(&fields, "websocket")?,
         limits: limits(&fields)?,
+        remembered: flag(&fields, "remembered")?.unwrap_or(false),
         addresses: list(&fields, "addresses", net)?.unwrap_or_default(),
         roots: fields.get("roots").map(|item| roots(&item)).transpose()?,
     };

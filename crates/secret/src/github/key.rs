@@ -14,9 +14,7 @@ pub(super) fn read(pem: &Value) -> Result<KeyPair, &'static str> {
         .split_once("-----BEGIN ")
         .and_then(|(_, rest)| rest.split_once("-----"))
         .ok_or("it does not begin with -----BEGIN")?;
-    let (body, _) = rest
-        .split_once("-----END ")
-        .ok_or("its end is missing")?;
+    let (body, _) = rest.split_once("-----END ").ok_or("its end is missing")?;
     if begin == "ENCRYPTED PRIVATE KEY" || body.contains("Proc-Type:") {
         return Err("it is encrypted with a passphrase");
     }

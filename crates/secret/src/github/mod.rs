@@ -86,7 +86,9 @@ pub struct Error {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
     /// The key is none.
-    #[error("its private key is none: {0}; download a new one from the app's settings and keep it as it is (PEM)")]
+    #[error(
+        "its private key is none: {0}; download a new one from the app's settings and keep it as it is (PEM)"
+    )]
     Key(&'static str),
     /// The repository is not `owner/name`.
     #[error("a repository is written owner/name")]
@@ -124,8 +126,12 @@ fn advice(status: u16) -> &'static str {
         401 => {
             "look whether the private key is one of this app, whether its id is right, and whether this machine's clock is"
         }
-        403 => "the installation is suspended, or GitHub limits requests; look at the app's settings",
-        404 => "look whether the app is installed for the repository and the installation's number is right",
+        403 => {
+            "the installation is suspended, or GitHub limits requests; look at the app's settings"
+        }
+        404 => {
+            "look whether the app is installed for the repository and the installation's number is right"
+        }
         422 => {
             "look whether the app has these permissions, and the installation has the repository and accepted the permissions"
         }
@@ -209,12 +215,7 @@ impl fmt::Debug for Tokens {
     }
 }
 
-async fn mint(
-    http: &dyn Http,
-    app: &App,
-    wanted: &Wanted,
-    now: SystemTime,
-) -> Result<Token, Why> {
+async fn mint(http: &dyn Http, app: &App, wanted: &Wanted, now: SystemTime) -> Result<Token, Why> {
     let name = match wanted.repository.split('/').collect::<Vec<_>>()[..] {
         [owner, name] if is_name(owner) && is_name(name) => name,
         _ => return Err(Why::Repository),

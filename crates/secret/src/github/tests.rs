@@ -167,8 +167,15 @@ async fn a_token_is_minted_once_until_four_fifths_of_its_life_are_over() {
     let (one, two) = (both.0.expect("it is minted"), both.1.expect("it is minted"));
     assert!(one.value.is(two.value.expose()));
     for (secs, minted) in [(2879, 1), (2880, 2)] {
-        tokens.get(&wanted, later(secs)).await.expect("it is minted");
-        assert_eq!(github.minted.load(Ordering::Relaxed), minted, "after {secs} s");
+        tokens
+            .get(&wanted, later(secs))
+            .await
+            .expect("it is minted");
+        assert_eq!(
+            github.minted.load(Ordering::Relaxed),
+            minted,
+            "after {secs} s"
+        );
     }
     tokens.refused(&wanted);
     tokens.get(&wanted, later(10)).await.expect("it is minted");
@@ -180,8 +187,14 @@ async fn a_token_is_minted_once_until_four_fifths_of_its_life_are_over() {
 async fn a_token_for_more_than_was_asked_is_not_used() {
     for (at_key, more) in [
         ("repository_selection", json!("all")),
-        ("repositories", json!([{"full_name": "acme/app"}, {"full_name": "acme/other"}])),
-        ("permissions", json!({"contents": "write", "issues": "read"})),
+        (
+            "repositories",
+            json!([{"full_name": "acme/app"}, {"full_name": "acme/other"}]),
+        ),
+        (
+            "permissions",
+            json!({"contents": "write", "issues": "read"}),
+        ),
         ("permissions", json!({"contents": "admin"})),
         ("permissions", json!({"metadata": "write"})),
     ] {
@@ -231,7 +244,14 @@ async fn every_failure_says_what_to_do_and_nothing_of_the_key() {
         let why = installation_token(&github, &app(PKCS8), &wanted(), at(NOW)).await;
         assert!(matches!(why.expect_err("it is none").why, Why::Answer(_)));
     }
-    for repository in ["acme", "acme/", "acme/app/x", "../app", "acme/a?b", "acme/.."] {
+    for repository in [
+        "acme",
+        "acme/",
+        "acme/app/x",
+        "../app",
+        "acme/a?b",
+        "acme/..",
+    ] {
         let github = GitHub::new(201, granted());
         let mut wanted = wanted();
         wanted.repository = repository.into();

@@ -53,9 +53,19 @@ mod tests {
             ("2024-12-31T23:59:59.123Z", 1_735_689_599),
             ("2100-03-01T00:00:00Z", 4_107_542_400),
         ] {
-            assert_eq!(parse(text), Some(UNIX_EPOCH + Duration::from_secs(secs)), "{text}");
+            assert_eq!(
+                parse(text),
+                Some(UNIX_EPOCH + Duration::from_secs(secs)),
+                "{text}"
+            );
         }
-        for text in ["", "2016-07-11", "2016-07-11T22:14:10+02:00", "2016-13-11T22:14:10Z", "a-b-cT1:2:3Z"] {
+        for text in [
+            "",
+            "2016-07-11",
+            "2016-07-11T22:14:10+02:00",
+            "2016-13-11T22:14:10Z",
+            "a-b-cT1:2:3Z",
+        ] {
             assert_eq!(parse(text), None, "{text}");
         }
     }

@@ -40,7 +40,12 @@ fn base64(value: &[u8]) -> Vec<Form> {
 /// Encoders differ in what they leave as it is, in their hex digits, and in what they make of a space.
 fn percent(value: &[u8]) -> Vec<Form> {
     // Nothing but what no encoder touches; a URI's component in JavaScript; a path; a whole URI.
-    let left = ["-_.~", "-_.~!'()*", "-_.~!$&'()*+,;=:@/", "-_.~!#$&'()*+,/:;=?@"];
+    let left = [
+        "-_.~",
+        "-_.~!'()*",
+        "-_.~!$&'()*+,;=:@/",
+        "-_.~!#$&'()*+,/:;=?@",
+    ];
     let mut forms = Vec::new();
     for left in left {
         for digits in [b"0123456789ABCDEF", b"0123456789abcdef"] {
@@ -124,7 +129,9 @@ mod tests {
     use super::*;
 
     fn has(value: &[u8], form: &str) -> bool {
-        of(value).iter().any(|one| one.as_slice() == form.as_bytes())
+        of(value)
+            .iter()
+            .any(|one| one.as_slice() == form.as_bytes())
     }
 
     #[test]

@@ -168,7 +168,10 @@ mod tests {
     #[test]
     fn short_values_and_no_values_leave_everything_as_it_is() {
         assert!(needles(&["short"]).is_empty());
-        assert_eq!(scrub(&needles(&["short"]), &[b"a short text"]), b"a short text");
+        assert_eq!(
+            scrub(&needles(&["short"]), &[b"a short text"]),
+            b"a short text"
+        );
         assert_eq!(scrub(&needles(&[]), &[b"", b"abc"]), b"abc");
     }
 

@@ -26,9 +26,8 @@ const CHANGED: [&str; 14] = [
 
 /// Returns the names of the headers to sign, sorted: those that must be, and those that the client had signed.
 pub(super) fn to_sign(headers: &HeaderMap, before: &[String]) -> Vec<String> {
-    let must = |name: &str| {
-        name.starts_with("x-amz-") || ["content-type", "content-md5"].contains(&name)
-    };
+    let must =
+        |name: &str| name.starts_with("x-amz-") || ["content-type", "content-md5"].contains(&name);
     let mut names: Vec<String> = headers
         .keys()
         .map(|name| name.as_str())

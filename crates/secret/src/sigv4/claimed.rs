@@ -142,11 +142,17 @@ fn read(
     signature.ok_or_else(|| malformed("there is none in it"))?;
     let parts: Vec<&str> = credential.split('/').collect();
     let [id, day, region, service, "aws4_request"] = parts[..] else {
-        return Err(malformed("its credential is no key, day, region and service"));
+        return Err(malformed(
+            "its credential is no key, day, region and service",
+        ));
     };
     let date = match date {
         Some(date) if date::is_amz(&date) && date.starts_with(day) && day.len() == 8 => date,
-        Some(_) => return Err(malformed("its time is none, or of another day than its credential")),
+        Some(_) => {
+            return Err(malformed(
+                "its time is none, or of another day than its credential",
+            ));
+        }
         None if presigned => return Err(malformed("it says no time")),
         None => String::new(),
     };

@@ -88,7 +88,9 @@ pub enum Error {
     )]
     OtherKey,
     /// It was signed for another region or service than the rule allows.
-    #[error("the request is signed for {claimed}, and the rule allows {allowed}; change the client's region, or the rule")]
+    #[error(
+        "the request is signed for {claimed}, and the rule allows {allowed}; change the client's region, or the rule"
+    )]
     OtherScope {
         /// What the client signed for.
         claimed: String,
@@ -102,7 +104,9 @@ pub enum Error {
     )]
     Chunked,
     /// The hash of the body is needed and nobody told it.
-    #[error("the request says no hash of its body (x-amz-content-sha256), so its body must be read before it is signed")]
+    #[error(
+        "the request says no hash of its body (x-amz-content-sha256), so its body must be read before it is signed"
+    )]
     NeedsBody,
     /// A secret does not fit where it must stand.
     #[error("the AWS key is not usable: {why}; set the secret again")]
@@ -225,7 +229,11 @@ fn presign(
     };
     without(
         parts,
-        &["X-Amz-Credential", "X-Amz-Security-Token", "X-Amz-Signature"],
+        &[
+            "X-Amz-Credential",
+            "X-Amz-Security-Token",
+            "X-Amz-Signature",
+        ],
     )?;
     let id = format!("{}/{scoped}", keys.id);
     add(parts, "X-Amz-Credential", &id)?;
