@@ -42,6 +42,12 @@ const OWNER_TIMEOUT: Duration = Duration::from_secs(2);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 const MAX_STREAMS: u32 = 256;
 const MAX_HEADERS: u32 = 64 << 10;
+/// What a client may send ahead of what is taken from it. The way to it is short, so little is enough.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+/// What is kept of an answer for a client that does not read it.
+const SEND_BUFFER: usize = 64 << 10;
+const READ_AHEAD: usize = 128 << 10;
 const DNS_PORT: u16 = 53;
 
 /// Which kind of door a connection came through.
@@ -454,7 +460,10 @@ impl Busy {
     pub(crate) fn enter(self: &Arc<Self>) -> BusyOne {
         self.count.fetch_add(1, Ordering::AcqRel);
         self.changed.notify_one();
-        BusyOne(self.clone())
+        BusyOne {
+            busy: self.clone(),
+            place: None,
+        }
     }
 
     /// Is ready when nothing is on its way: for the front, which must not end the connection under an answer.
@@ -479,13 +488,26 @@ impl Busy {
 }
 
 /// One request on its way.
-pub(crate) struct BusyOne(Arc<Busy>);
+pub(crate) struct BusyOne {
+    busy: Arc<Busy>,
+    /// Its place among the sandbox's requests.
+    place: Option<OwnedSemaphorePermit>,
+}
+
+impl BusyOne {
+    /// Waits until the sandbox has room for one more.
+    pub(crate) async fn wait_for_room(mut self, core: &Core) -> Self {
+        // Never closed, so an error cannot come.
+        self.place = core.requests.clone().acquire_owned().await.ok();
+        self
+    }
+}
 
 impl Drop for BusyOne {
     fn drop(&mut self) {
-        self.0.count.fetch_sub(1, Ordering::AcqRel);
-        self.0.changed.notify_one();
-        self.0.front.wake();
+        self.busy.count.fetch_sub(1, Ordering::AcqRel);
+        self.busy.changed.notify_one();
+        self.busy.front.wake();
     }
 }
 
@@ -511,6 +533,7 @@ where
     let mut builder = http1::Builder::new();
     builder
         .max_headers(256)
+        .max_buf_size(READ_AHEAD)
         // The front has its own, which lets idle connections be.
         .header_read_timeout(None::<Duration>)
         .auto_date_header(false)
@@ -570,9 +593,9 @@ where
     builder
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADERS)
-        .initial_stream_window_size(1 << 20)
-        .initial_connection_window_size(4 << 20)
-        .max_send_buf_size(256 << 10)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER)
         .auto_date_header(false)
         .timer(TokioTimer::new());
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));

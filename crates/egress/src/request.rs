@@ -235,7 +235,8 @@ pub(crate) async fn handle(
     mut request: Request<Incoming>,
     switch: Option<Arc<Switch>>,
 ) -> Response<Body> {
-    let busy = Arc::new(session.busy.enter());
+    let busy = session.busy.enter();
+    let busy = Arc::new(busy.wait_for_room(&session.client.core).await);
     let switch = switch.filter(|_| head::may_switch(&request));
     let upgrade = switch.is_some().then(|| hyper::upgrade::on(&mut request));
     let listens = request.version() == Version::HTTP_2 || request.headers().contains_key(EXPECT);
@@ -640,7 +641,16 @@ impl Allowed {
         let scrub = Scrub::of(&values);
         if asked.websocket {
             return websocket::exchange(
-                client, sender, target, headers, &path, effect, scrub, ticket, upgrade,
+                client,
+                sender,
+                target,
+                headers,
+                &path,
+                effect,
+                scrub,
+                ticket,
+                upgrade,
+                grant.budget.upload,
             )
             .await
             .map_err(|denial| (denial, Some(body)));
@@ -714,6 +724,15 @@ impl Allowed {
             }
         };
         effect.status = Some(answer.status().as_u16());
+        if answer.status().is_informational() {
+            // Nobody asked for another protocol: the client's connection must not become one.
+            let denial = Denial::upstream(format!(
+                "{} changed the protocol without being asked",
+                asked.host
+            ));
+            effect.settle(Some(denial.message.clone()));
+            return Err((denial, None));
+        }
         core.pool.give_back(target, sender);
         Ok(returned(answer, effect, scrub, ticket, busy))
     }
