@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use tokio_rustls::StartHandshake;
 
 use crate::deny::Denial;
-use crate::dns::{MAX_QUERY, answer_dns};
+use crate::dns::serve_tcp;
 use crate::egress::Core;
 use crate::front::{Refusal, StrictIo, Switch};
 use crate::request::{self, Session};
@@ -119,7 +119,7 @@ pub(crate) async fn serve(
     }
     let local = SocketAddr::new(local.ip().to_canonical(), local.port());
     if entrance == Entrance::Open && local.port() == DNS_PORT {
-        serve_dns(&core, stream).await;
+        serve_tcp(stream, &core.answerer).await;
         return;
     }
     // Asked at once: a short-lived process may be gone before its request is understood.
@@ -144,34 +144,6 @@ pub(crate) async fn serve(
             converse(client, stream, aim).await;
         }
         Entrance::Proxy => proxy(client, stream).await,
-    }
-}
-
-/// DNS over TCP: each message behind its length.
-async fn serve_dns(core: &Core, mut stream: TcpStream) {
-    let mut query = Vec::new();
-    loop {
-        let read = async {
-            let length = usize::from(stream.read_u16().await?);
-            query.resize(length.min(MAX_QUERY), 0);
-            stream.read_exact(&mut query).await?;
-            Ok::<_, std::io::Error>(length)
-        };
-        match timeout(HELLO_TIMEOUT, read).await {
-            Ok(Ok(length)) if length <= MAX_QUERY => {}
-            _ended_or_too_slow_or_too_long => return,
-        }
-        let Some(answer) = answer_dns(&core.answerer, &query) else {
-            return;
-        };
-        let mut framed = u16::try_from(answer.len())
-            .unwrap_or(0)
-            .to_be_bytes()
-            .to_vec();
-        framed.extend_from_slice(&answer);
-        if stream.write_all(&framed).await.is_err() {
-            return;
-        }
     }
 }
 
@@ -286,6 +258,25 @@ async fn read_connect(stream: &mut Prefixed<TcpStream>) -> std::io::Result<Optio
     }
 }
 
+/// Whether requests of a connection can be allowed at all.
+pub(crate) enum Refused {
+    /// They are judged one by one.
+    Not,
+    /// As the policy is, none of them is; it may become another while the connection is kept.
+    ByPolicy(Denial),
+    /// Whatever the policy says: its names do not agree.
+    ForGood(Denial),
+}
+
+impl Refused {
+    fn into_denial(self) -> Option<Denial> {
+        match self {
+            Self::Not => None,
+            Self::ByPolicy(denial) | Self::ForGood(denial) => Some(denial),
+        }
+    }
+}
+
 /// Finds out what is spoken, and goes on from there.
 async fn converse(client: Arc<Client>, mut stream: Prefixed<TcpStream>, aim: Aim) {
     let spoken = match timeout(HELLO_TIMEOUT, sniff(&mut stream)).await {
@@ -346,10 +337,31 @@ async fn other(client: Arc<Client>, stream: Prefixed<TcpStream>, aim: Aim, what:
     }
 }
 
+/// Returns what a client wants to speak over TLS, where it is not HTTP.
+fn foreign(accepted: &Accepted) -> Option<String> {
+    let hello = accepted.client_hello();
+    let offered: Vec<&[u8]> = hello.alpn()?.collect();
+    if offered
+        .iter()
+        .any(|name| *name == b"h2" || *name == b"http/1.1")
+    {
+        return None;
+    }
+    let names = offered.iter().map(|name| String::from_utf8_lossy(name));
+    Some(
+        names
+            .collect::<Vec<_>>()
+            .join(", ")
+            .escape_default()
+            .to_string(),
+    )
+}
+
 async fn tls(client: Arc<Client>, stream: Prefixed<TcpStream>, aim: Aim, accepted: Accepted) {
     let port = aim.port;
     let sni = accepted.client_hello().server_name().map(Host::parse);
-    let (host, mut denied) = match (sni, aim.name) {
+    let mut refused = None;
+    let (host, denied) = match (sni, aim.name) {
         (Some(Ok(sni)), Some(name)) if sni != name => {
             let message = format!("the connection is to {name}, and its TLS names {sni}");
             (sni, Some(Denial::mismatch(message)))
@@ -394,10 +406,15 @@ async fn tls(client: Arc<Client>, stream: Prefixed<TcpStream>, aim: Aim, accepte
                 rule,
                 reason,
                 message,
-            } => denied = Some(Denial::of_policy(rule, reason, message)),
+            } => refused = Some(Denial::of_policy(rule, reason, message)),
         }
     }
-    Box::pin(inspect(client, stream, host, port, accepted, denied)).await;
+    let refusal = match (denied, refused) {
+        (Some(denied), _) => Refused::ForGood(denied),
+        (None, Some(refused)) => Refused::ByPolicy(refused),
+        (None, None) => Refused::Not,
+    };
+    Box::pin(inspect(client, stream, host, port, accepted, refusal)).await;
 }
 
 /// Answers TLS in the name of the host, and serves what is in it; a refusal is told there too, where programs show it.
@@ -407,7 +424,7 @@ async fn inspect(
     host: Host,
     port: u16,
     accepted: Accepted,
-    denied: Option<Denial>,
+    refused: Refused,
 ) {
     // The hello was taken in already.
     let held = stream.held().len();
@@ -419,11 +436,12 @@ async fn inspect(
             return;
         }
     };
+    let foreign = foreign(&accepted);
     let handshake = StartHandshake::from_parts(accepted, stream).into_stream(config);
     let failure = match timeout(HANDSHAKE_TIMEOUT, handshake).await {
         Ok(Ok(stream)) => {
             let h2 = stream.get_ref().1.alpn_protocol() == Some(&b"h2"[..]);
-            let session = Arc::new(Session::secure(client, host, port, denied));
+            let session = Arc::new(Session::secure(client, host, port, refused));
             if h2 {
                 Box::pin(serve_http2(session, stream)).await;
             } else {
@@ -434,15 +452,22 @@ async fn inspect(
         Ok(Err(error)) => error.to_string(),
         Err(_) => "it did not go on in time".to_owned(),
     };
-    let denial = denied.unwrap_or_else(|| {
-        Denial::forbidden(
+    let denial = refused.into_denial().unwrap_or_else(|| match foreign {
+        Some(what) => Denial::forbidden(
+            DenyReason::Protocol,
+            format!(
+                "the program wants to speak {what} over TLS with {host}, and a rule that looks into it knows HTTP only; a rule \
+                 with `action = \"passthrough\"` passes it as it is"
+            ),
+        ),
+        None => Denial::forbidden(
             DenyReason::Protocol,
             format!(
                 "the program broke off TLS with {host}, which a rule looks into ({failure}); most often it does not trust the \
                  sandbox's own certificate authority ({}): make it, or let a rule with `action = \"passthrough\"` name the host",
                 protocol::paths::CA_BUNDLE
             ),
-        )
+        ),
     });
     client.deny(outline("tls", &host, port), &denial).await;
 }

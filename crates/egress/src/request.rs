@@ -18,7 +18,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
 
 use crate::body::{Body, Download, Peeked, Upload, keeping};
-use crate::connection::{Busy, BusyOne, Client, outline};
+use crate::connection::{Busy, BusyOne, Client, Refused as Barred, outline};
 use crate::deny::Denial;
 use crate::effect::Effect;
 use crate::flow::Ticket;
@@ -48,9 +48,9 @@ pub(crate) struct Session {
     name: Option<Host>,
     /// The one port.
     port: Option<u16>,
-    /// Why all of them are refused.
-    denied: Option<Denial>,
-    /// Whether that was journaled, with the request.
+    /// Whether any of them can be allowed.
+    barred: Barred,
+    /// Whether a request came, so that its refusal was journaled.
     told: AtomicBool,
     pub(crate) busy: Arc<Busy>,
 }
@@ -63,25 +63,20 @@ impl Session {
             secure: false,
             name,
             port,
-            denied: None,
+            barred: Barred::Not,
             told: AtomicBool::new(false),
             busy: Arc::default(),
         }
     }
 
     /// Requests behind TLS that we answered in the name of `host`.
-    pub(crate) fn secure(
-        client: Arc<Client>,
-        host: Host,
-        port: u16,
-        denied: Option<Denial>,
-    ) -> Self {
+    pub(crate) fn secure(client: Arc<Client>, host: Host, port: u16, barred: Barred) -> Self {
         Self {
             client,
             secure: true,
             name: Some(host),
             port: Some(port),
-            denied,
+            barred,
             told: AtomicBool::new(false),
             busy: Arc::default(),
         }
@@ -105,7 +100,7 @@ impl Session {
 
     /// Journals the refusal of a connection on which no request came.
     pub(crate) async fn tell_if_silent(&self) {
-        if let Some(denial) = &self.denied
+        if let Barred::ByPolicy(denial) | Barred::ForGood(denial) = &self.barred
             && !self.told.load(Ordering::Acquire)
         {
             let mut request = self.outline();
@@ -240,6 +235,7 @@ pub(crate) async fn handle(
     let switch = switch.filter(|_| head::may_switch(&request));
     let upgrade = switch.is_some().then(|| hyper::upgrade::on(&mut request));
     let listens = request.version() == Version::HTTP_2 || request.headers().contains_key(EXPECT);
+    let is_head = request.method() == Method::HEAD;
     let response = match judge(&session, request, upgrade.clone()).await {
         Ok(allowed) => Box::pin(allowed.send(&session, &busy)).await,
         Err(Refused {
@@ -250,6 +246,12 @@ pub(crate) async fn handle(
             session.client.deny(outgoing, &denial).await;
             refuse(&denial, body.filter(|_| !listens), &busy).await
         }
+    };
+    // hyper sends what it is given, and an answer to HEAD has no body.
+    let response = if is_head {
+        response.map(|_| keeping(crate::body::empty(), busy.clone()))
+    } else {
+        response
     };
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     if let Some(switch) = switch {
@@ -350,7 +352,7 @@ async fn judge(
         if let Some(denial) = misaimed {
             return Err(denial);
         }
-        if let Some(denial) = &session.denied {
+        if let Barred::ForGood(denial) = &session.barred {
             return Err(denial.clone());
         }
         if asked.parts.method == Method::CONNECT {
@@ -361,7 +363,11 @@ async fn judge(
         }
         let head = look_into(&mut asked, &mut body).await?;
         let policy = core.policy();
-        let (rule, grant) = match asked.judged_by(&policy) {
+        let verdict = asked.judged_by(&policy);
+        if asked.secure && !matches!(verdict, Verdict::Deny { .. }) {
+            connected(&asked, &policy)?;
+        }
+        let (rule, grant) = match verdict {
             Verdict::Allow { rule, grant } => (rule, grant),
             Verdict::Ask {
                 rule,
@@ -403,9 +409,7 @@ async fn judge(
         Ok((rule, grant, head))
     };
     let verdict = verdict.await;
-    if session.denied.is_some() {
-        session.told.store(true, Ordering::Release);
-    }
+    session.told.store(true, Ordering::Release);
     let (rule, grant, head) = match verdict {
         Ok(allowed) => allowed,
         Err(denial) => {
@@ -440,6 +444,23 @@ async fn judge(
         ticket,
         upgrade,
     }))
+}
+
+/// What the policy says of the connection holds for its requests.
+fn connected(asked: &Asked, policy: &Policy) -> Result<(), Denial> {
+    let connect = policy::Connect {
+        host: &asked.host,
+        port: asked.port,
+        protocol: policy::Wire::Tls,
+    };
+    match policy.connect(&connect) {
+        Verdict::Deny {
+            rule,
+            reason,
+            message,
+        } => Err(Denial::of_policy(rule, reason, message)),
+        Verdict::Allow { .. } | Verdict::Ask { .. } => Ok(()),
+    }
 }
 
 /// Method and target alone: what a policy is asked about.

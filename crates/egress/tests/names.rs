@@ -317,3 +317,21 @@ async fn what_is_neither_http_nor_tls_leaves_only_by_a_rule_that_passes_it() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_protocol_in_tls_gets_its_alert_and_words_in_the_journal() {
+    let origin = Origin::tls(&["a.test"], true).await;
+    let world = World::new(&rule("r", "a.test", &origin, LOOK), &[origin.port]);
+    let refused = tls(&world, door(origin.port), "a.test", &["postgresql"]).await;
+    assert!(
+        refused
+            .unwrap_err()
+            .to_string()
+            .contains("NoApplicationProtocol")
+    );
+    let (_, message) = world.journal.denied(DenyReason::Protocol).await;
+    assert!(
+        message.contains("postgresql") && message.contains("passthrough"),
+        "{message}"
+    );
+}

@@ -117,3 +117,15 @@ async fn a_request_that_waits_for_a_person_is_judged_again() {
     assert_eq!(Answer::of(answer).await.status, 403);
     assert!(origin.seen().is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_was_refused_can_be_used_once_the_policy_allows_it() {
+    for version in [Version::HTTP_11, Version::HTTP_2] {
+        let origin = Origin::tls(&["a.test"], true).await;
+        let world = World::new("", &[origin.port]);
+        let mut http = Http::open(&world, &origin, "a.test", version).await;
+        assert_eq!(http.get("a.test", origin.port, "/").await.status, 403);
+        world.set_policy(&rule("r", "a.test", &origin, LOOK));
+        assert_eq!(http.get("a.test", origin.port, "/").await.text(), "hello");
+    }
+}

@@ -74,6 +74,11 @@ async fn curl_is_served_and_refused_through_every_door() {
             );
             let (head, code) = run(&["--head", &https]);
             assert_eq!(code, "200", "{head}");
+            let (head, code) = run(&["--head", &format!("https://b.test:{}/", origin.port)]);
+            assert!(
+                head.contains("403") && (code == "403" || code == "000"),
+                "{head}"
+            );
             let (text, code) = run(&[&format!("https://b.test:{}/", origin.port)]);
             if door[0] == "--proxy" {
                 assert!(text.contains("403"), "{text}");

@@ -229,3 +229,20 @@ async fn three_hundred_mebibytes_pass_each_way_in_little_memory() {
         ]
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cookies_of_http2_are_one_header_in_http1() {
+    let origin = Origin::tls(&["a.test"], false).await;
+    let world = World::new(&rule("r", "a.test", &origin, LOOK), &[origin.port]);
+    let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
+    let cookies = [("cookie", "a=1"), ("cookie", "b=2")];
+    let answer = http
+        .ask("GET", "a.test", origin.port, "/", &cookies, text(""))
+        .await;
+    assert_eq!(answer.status(), 200);
+    let seen = &origin.seen()[0];
+    assert_eq!(
+        seen.headers.get_all("cookie").iter().collect::<Vec<_>>(),
+        ["a=1; b=2"]
+    );
+}

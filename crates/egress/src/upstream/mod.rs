@@ -281,11 +281,27 @@ pub(crate) fn fit(
     } else {
         *request.version_mut() = Version::HTTP_11;
         request.headers_mut().remove(http::header::TE);
+        join_cookies(request.headers_mut());
         if let Ok(host) = http::HeaderValue::from_str(&authority) {
             request.headers_mut().insert(http::header::HOST, host);
         }
     }
     if let Ok(uri) = http::Uri::from_parts(parts) {
         *request.uri_mut() = uri;
+    }
+}
+
+/// HTTP/2 lets a client send its cookies one by one; in HTTP/1 they are one header (RFC 9113, 8.2.3).
+fn join_cookies(headers: &mut http::HeaderMap) {
+    let cookies: Vec<&[u8]> = headers
+        .get_all(http::header::COOKIE)
+        .iter()
+        .map(http::HeaderValue::as_bytes)
+        .collect();
+    if cookies.len() < 2 {
+        return;
+    }
+    if let Ok(joined) = http::HeaderValue::from_bytes(&cookies.join(&b"; "[..])) {
+        headers.insert(http::header::COOKIE, joined);
     }
 }
