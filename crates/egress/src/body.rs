@@ -18,7 +18,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use crate::deny::Denial;
 use crate::effect::{Effect, Meter};
 use crate::flow::Ticket;
-use crate::placeholder::Watch;
+use crate::placeholder::{Watch, misplaced};
 use crate::scrub::Scrub;
 
 /// A body of ours, in either direction.
@@ -175,9 +175,18 @@ impl Upload {
         if let Some(watch) = &mut self.watch
             && let Some(secret) = watch.find(data)
         {
-            return Err(crate::placeholder::misplaced(&secret, "the body"));
+            return Err(misplaced(&secret, "the body"));
         }
         Ok(())
+    }
+}
+
+impl Upload {
+    fn stop(&self, denial: Denial) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let error = io::Error::other(denial.message.clone());
+        // Set once: after it nothing is polled any more.
+        drop(self.stopped.set(denial));
+        Poll::Ready(Some(Err(error)))
     }
 }
 
@@ -199,14 +208,15 @@ impl HttpBody for Upload {
             Some(Ok(frame)) => frame,
         };
         if let Some(data) = frame.data_ref() {
-            let judged = this.check(data);
-            if let Err(denial) = judged {
-                let error = io::Error::other(denial.message.clone());
-                // Set once: after it nothing is polled any more.
-                drop(this.stopped.set(denial));
-                return Poll::Ready(Some(Err(error)));
+            if let Err(denial) = this.check(data) {
+                return this.stop(denial);
             }
             this.meter.add(data);
+        }
+        if let (Some(trailers), Some(watch)) = (frame.trailers_ref(), &this.watch)
+            && let Some(secret) = watch.in_trailers(trailers)
+        {
+            return this.stop(misplaced(&secret, "a trailer"));
         }
         Poll::Ready(Some(Ok(frame)))
     }

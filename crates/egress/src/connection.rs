@@ -162,8 +162,13 @@ async fn proxy(client: Arc<Client>, mut stream: Prefixed<TcpStream>) {
     let (host, port) = match policy::authority(&target, None) {
         Ok(found) => found,
         Err(error) => {
-            let shown: String = target.chars().take(100).collect();
-            let message = format!("CONNECT to {shown:?} is to no host and port: {error}");
+            let shown: String = target
+                .chars()
+                .take(100)
+                .collect::<String>()
+                .escape_debug()
+                .collect();
+            let message = format!("CONNECT to \"{shown}\" is to no host and port: {error}");
             let denial = Denial::new(http::StatusCode::BAD_REQUEST, DenyReason::BadName, message);
             let request = Outgoing {
                 op: None,

@@ -178,7 +178,7 @@ impl Asked {
             (true, true) => "wss",
         };
         let mut outgoing = outline(protocol, &self.host, self.port);
-        outgoing.method = Some(self.parts.method.to_string());
+        outgoing.method = Some(method_text(&self.parts.method));
         let path = self
             .parts
             .uri
@@ -331,7 +331,7 @@ async fn judge(
     };
     let Some(host) = host else {
         let mut outgoing = session.outline();
-        outgoing.method = Some(parts.method.to_string());
+        outgoing.method = Some(method_text(&parts.method));
         let denial = misaimed.unwrap_or_else(|| Denial::malformed("the request names no host"));
         return Err(Refused {
             denial,
@@ -461,6 +461,11 @@ fn connected(asked: &Asked, policy: &Policy) -> Result<(), Denial> {
         } => Err(Denial::of_policy(rule, reason, message)),
         Verdict::Allow { .. } | Verdict::Ask { .. } => Ok(()),
     }
+}
+
+/// A method for the journal: in HTTP/2 nothing else limits its length.
+fn method_text(method: &Method) -> String {
+    method.as_str().chars().take(32).collect()
 }
 
 /// Method and target alone: what a policy is asked about.
