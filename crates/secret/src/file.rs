@@ -125,3 +125,28 @@ pub(crate) fn read_to_end(
     bytes.truncate(len);
     Ok(Some(bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_just_changed_is_not_settled() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a");
+        std::fs::write(&path, "one").expect("it can be written");
+        let stamp = Stamp::at(&path).expect("it is there");
+        let (secs, nanos) = stamp.changed;
+        let changed = UNIX_EPOCH
+            + Duration::new(
+                u64::try_from(secs).expect("it is after 1970"),
+                u32::try_from(nanos).expect("it is below a second"),
+            );
+        for (ago, settled) in [(0, false), (100, false), (201, true), (60_000, true)] {
+            let now = changed + Duration::from_millis(ago);
+            assert_eq!(stamp.is_settled(now), settled, "{ago} ms");
+        }
+        // A clock elsewhere is ahead of ours.
+        assert!(!stamp.is_settled(changed - Duration::from_secs(1)));
+    }
+}
