@@ -15,18 +15,24 @@ use zeroize::Zeroizing;
 use crate::error::Why;
 use crate::value::MAX_BYTES;
 
-/// What everything that a user runs needs to find its files and the user's session.
-const USUAL: [&str; 10] = [
+/// What everything that a user runs needs to find its files, the user's session and the network.
+const USUAL: [&str; 16] = [
     "DBUS_SESSION_BUS_ADDRESS",
     "HOME",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
     "LANG",
     "LOGNAME",
+    "NO_PROXY",
     "PATH",
     "SSL_CERT_DIR",
     "SSL_CERT_FILE",
     "TMPDIR",
     "TZ",
     "USER",
+    "https_proxy",
+    "http_proxy",
+    "no_proxy",
 ];
 /// Its directories, and the locale.
 const USUAL_PREFIXES: [&str; 2] = ["LC_", "XDG_"];

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
@@ -83,11 +84,25 @@ impl Env {
     }
 }
 
+impl fmt::Debug for Env {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Env(…)")
+    }
+}
+
 /// Resolves references to secrets, and keeps those of the store.
 #[derive(Clone)]
 pub struct Secrets {
     sources: Arc<Sources>,
     kept: Duration,
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secrets")
+            .field("store", &self.sources.store)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Where values come from, and those that are known.
@@ -215,6 +230,8 @@ impl Secrets {
             let asking: futures_util::future::BoxFuture<'static, Result<Known>> =
                 Box::pin(async move {
                     let (value, stamp) = sources.ask(&source).await?;
+                    let settled = stamp.is_none_or(|stamp| stamp.is_settled(SystemTime::now()));
+                    let kept = if settled { kept } else { Duration::ZERO };
                     let until = Instant::now() + kept;
                     wipe_at(until, Arc::downgrade(&sources));
                     Ok(Known {

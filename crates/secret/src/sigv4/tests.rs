@@ -414,6 +414,21 @@ fn a_presigned_request_is_signed_anew_in_its_query() {
     );
 }
 
+#[test]
+fn whoever_presigned_it_a_request_stays_presigned() {
+    let mut one = parts(
+        "GET",
+        PRESIGNED,
+        &[("host", "examplebucket.s3.amazonaws.com")],
+    );
+    again(&mut one, Payload::AsTold).expect("it is signed");
+    let other = PRESIGNED.replace(FAKE, "whoever");
+    let two = parts("GET", &other, &[("host", "examplebucket.s3.amazonaws.com")]);
+    let two = reference(two, Payload::AsTold);
+    assert_eq!(one.uri, two.uri);
+    assert!(!two.headers.contains_key(AUTHORIZATION));
+}
+
 fn signed_with(id: &str, more: &[(&str, &str)]) -> Parts {
     let authorization = format!(
         "AWS4-HMAC-SHA256 Credential={id}/20130524/us-east-1/s3/aws4_request, SignedHeaders=host;x-amz-date, Signature=0123"
