@@ -18,7 +18,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use crate::deny::Denial;
 use crate::effect::{Effect, Meter};
 use crate::flow::Ticket;
-use crate::placeholder::Watch;
+use crate::placeholder::{Watch, misplaced};
 use crate::scrub::Scrub;
 
 /// A body of ours, in either direction.
@@ -32,6 +32,39 @@ pub(crate) fn full(bytes: Bytes) -> Body {
 
 pub(crate) fn empty() -> Body {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
+}
+
+/// A body that keeps something alive for as long as it is not sent.
+pub(crate) fn keeping(body: Body, kept: impl Send + 'static) -> Body {
+    Keeping { body, _kept: kept }.boxed_unsync()
+}
+
+struct Keeping<K> {
+    body: Body,
+    _kept: K,
+}
+
+// Nothing is pinned in place: the body is in a box of its own.
+impl<K> Unpin for Keeping<K> {}
+
+impl<K> HttpBody for Keeping<K> {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// A client's body whose first bytes were looked at.
@@ -142,9 +175,18 @@ impl Upload {
         if let Some(watch) = &mut self.watch
             && let Some(secret) = watch.find(data)
         {
-            return Err(crate::placeholder::misplaced(&secret, "the body"));
+            return Err(misplaced(&secret, "the body"));
         }
         Ok(())
+    }
+}
+
+impl Upload {
+    fn stop(&self, denial: Denial) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let error = io::Error::other(denial.message.clone());
+        // Set once: after it nothing is polled any more.
+        drop(self.stopped.set(denial));
+        Poll::Ready(Some(Err(error)))
     }
 }
 
@@ -166,14 +208,15 @@ impl HttpBody for Upload {
             Some(Ok(frame)) => frame,
         };
         if let Some(data) = frame.data_ref() {
-            let judged = this.check(data);
-            if let Err(denial) = judged {
-                let error = io::Error::other(denial.message.clone());
-                // Set once: after it nothing is polled any more.
-                drop(this.stopped.set(denial));
-                return Poll::Ready(Some(Err(error)));
+            if let Err(denial) = this.check(data) {
+                return this.stop(denial);
             }
             this.meter.add(data);
+        }
+        if let (Some(trailers), Some(watch)) = (frame.trailers_ref(), &this.watch)
+            && let Some(secret) = watch.in_trailers(trailers)
+        {
+            return this.stop(misplaced(&secret, "a trailer"));
         }
         Poll::Ready(Some(Ok(frame)))
     }

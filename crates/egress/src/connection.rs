@@ -4,13 +4,16 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
+use futures_util::task::AtomicWaker;
+use hyper::rt::Executor;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use policy::{Channel, Connect, Host, Verdict, Wire};
 use protocol::{DenyReason, OpId, Outgoing};
 use rustls::server::Accepted;
@@ -21,7 +24,7 @@ use tokio::time::timeout;
 use tokio_rustls::StartHandshake;
 
 use crate::deny::Denial;
-use crate::dns::{MAX_QUERY, answer_dns};
+use crate::dns::serve_tcp;
 use crate::egress::Core;
 use crate::front::{Refusal, StrictIo, Switch};
 use crate::request::{self, Session};
@@ -39,6 +42,12 @@ const OWNER_TIMEOUT: Duration = Duration::from_secs(2);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 const MAX_STREAMS: u32 = 256;
 const MAX_HEADERS: u32 = 64 << 10;
+/// What a client may send ahead of what is taken from it. The way to it is short, so little is enough.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+/// What is kept of an answer for a client that does not read it.
+const SEND_BUFFER: usize = 64 << 10;
+const READ_AHEAD: usize = 128 << 10;
 const DNS_PORT: u16 = 53;
 
 /// Which kind of door a connection came through.
@@ -110,7 +119,7 @@ pub(crate) async fn serve(
     }
     let local = SocketAddr::new(local.ip().to_canonical(), local.port());
     if entrance == Entrance::Open && local.port() == DNS_PORT {
-        serve_dns(&core, stream).await;
+        serve_tcp(stream, &core.answerer).await;
         return;
     }
     // Asked at once: a short-lived process may be gone before its request is understood.
@@ -138,34 +147,6 @@ pub(crate) async fn serve(
     }
 }
 
-/// DNS over TCP: each message behind its length.
-async fn serve_dns(core: &Core, mut stream: TcpStream) {
-    let mut query = Vec::new();
-    loop {
-        let read = async {
-            let length = usize::from(stream.read_u16().await?);
-            query.resize(length.min(MAX_QUERY), 0);
-            stream.read_exact(&mut query).await?;
-            Ok::<_, std::io::Error>(length)
-        };
-        match timeout(HELLO_TIMEOUT, read).await {
-            Ok(Ok(length)) if length <= MAX_QUERY => {}
-            _ended_or_too_slow_or_too_long => return,
-        }
-        let Some(answer) = answer_dns(&core.answerer, &query) else {
-            return;
-        };
-        let mut framed = u16::try_from(answer.len())
-            .unwrap_or(0)
-            .to_be_bytes()
-            .to_vec();
-        framed.extend_from_slice(&answer);
-        if stream.write_all(&framed).await.is_err() {
-            return;
-        }
-    }
-}
-
 /// A client that knows of us: CONNECT leads on to a conversation, anything else is a request for plain HTTP.
 async fn proxy(client: Arc<Client>, mut stream: Prefixed<TcpStream>) {
     let connect = match timeout(2 * HELLO_TIMEOUT, read_connect(&mut stream)).await {
@@ -175,14 +156,19 @@ async fn proxy(client: Arc<Client>, mut stream: Prefixed<TcpStream>) {
     };
     let Some(target) = connect else {
         let session = Session::plain(client, None, None);
-        serve_http1(Arc::new(session), stream).await;
+        Box::pin(serve_http1(Arc::new(session), stream)).await;
         return;
     };
     let (host, port) = match policy::authority(&target, None) {
         Ok(found) => found,
         Err(error) => {
-            let shown: String = target.chars().take(100).collect();
-            let message = format!("CONNECT to {shown:?} is to no host and port: {error}");
+            let shown: String = target
+                .chars()
+                .take(100)
+                .collect::<String>()
+                .escape_debug()
+                .collect();
+            let message = format!("CONNECT to \"{shown}\" is to no host and port: {error}");
             let denial = Denial::new(http::StatusCode::BAD_REQUEST, DenyReason::BadName, message);
             let request = Outgoing {
                 op: None,
@@ -277,6 +263,25 @@ async fn read_connect(stream: &mut Prefixed<TcpStream>) -> std::io::Result<Optio
     }
 }
 
+/// Whether requests of a connection can be allowed at all.
+pub(crate) enum Refused {
+    /// They are judged one by one.
+    Not,
+    /// As the policy is, none of them is; it may become another while the connection is kept.
+    ByPolicy(Denial),
+    /// Whatever the policy says: its names do not agree.
+    ForGood(Denial),
+}
+
+impl Refused {
+    fn into_denial(self) -> Option<Denial> {
+        match self {
+            Self::Not => None,
+            Self::ByPolicy(denial) | Self::ForGood(denial) => Some(denial),
+        }
+    }
+}
+
 /// Finds out what is spoken, and goes on from there.
 async fn converse(client: Arc<Client>, mut stream: Prefixed<TcpStream>, aim: Aim) {
     let spoken = match timeout(HELLO_TIMEOUT, sniff(&mut stream)).await {
@@ -289,13 +294,14 @@ async fn converse(client: Arc<Client>, mut stream: Prefixed<TcpStream>, aim: Aim
         Err(_) => Spoken::Other("something that did not come whole in time".to_owned()),
     };
     match spoken {
-        Spoken::Tls(accepted) => tls(client, stream, aim, *accepted).await,
+        // Boxed: each way needs memory of its own, and a connection goes one.
+        Spoken::Tls(accepted) => Box::pin(tls(client, stream, aim, *accepted)).await,
         Spoken::Http => {
             let port = aim.port;
             let session = Session::plain(client, aim.name, Some(port));
-            serve_http1(Arc::new(session), stream).await;
+            Box::pin(serve_http1(Arc::new(session), stream)).await;
         }
-        Spoken::Other(what) => other(client, stream, aim, &what).await,
+        Spoken::Other(what) => Box::pin(other(client, stream, aim, &what)).await,
     }
 }
 
@@ -336,10 +342,31 @@ async fn other(client: Arc<Client>, stream: Prefixed<TcpStream>, aim: Aim, what:
     }
 }
 
+/// Returns what a client wants to speak over TLS, where it is not HTTP.
+fn foreign(accepted: &Accepted) -> Option<String> {
+    let hello = accepted.client_hello();
+    let offered: Vec<&[u8]> = hello.alpn()?.collect();
+    if offered
+        .iter()
+        .any(|name| *name == b"h2" || *name == b"http/1.1")
+    {
+        return None;
+    }
+    let names = offered.iter().map(|name| String::from_utf8_lossy(name));
+    Some(
+        names
+            .collect::<Vec<_>>()
+            .join(", ")
+            .escape_default()
+            .to_string(),
+    )
+}
+
 async fn tls(client: Arc<Client>, stream: Prefixed<TcpStream>, aim: Aim, accepted: Accepted) {
     let port = aim.port;
     let sni = accepted.client_hello().server_name().map(Host::parse);
-    let (host, mut denied) = match (sni, aim.name) {
+    let mut refused = None;
+    let (host, denied) = match (sni, aim.name) {
         (Some(Ok(sni)), Some(name)) if sni != name => {
             let message = format!("the connection is to {name}, and its TLS names {sni}");
             (sni, Some(Denial::mismatch(message)))
@@ -376,7 +403,7 @@ async fn tls(client: Arc<Client>, stream: Prefixed<TcpStream>, aim: Aim, accepte
                 grant: Channel::PassThrough,
                 ..
             } => {
-                tunnel::run(&client, stream, host, port, rule, Wire::Tls).await;
+                Box::pin(tunnel::run(&client, stream, host, port, rule, Wire::Tls)).await;
                 return;
             }
             Verdict::Allow { .. } | Verdict::Ask { .. } => {}
@@ -384,10 +411,15 @@ async fn tls(client: Arc<Client>, stream: Prefixed<TcpStream>, aim: Aim, accepte
                 rule,
                 reason,
                 message,
-            } => denied = Some(Denial::of_policy(rule, reason, message)),
+            } => refused = Some(Denial::of_policy(rule, reason, message)),
         }
     }
-    inspect(client, stream, host, port, accepted, denied).await;
+    let refusal = match (denied, refused) {
+        (Some(denied), _) => Refused::ForGood(denied),
+        (None, Some(refused)) => Refused::ByPolicy(refused),
+        (None, None) => Refused::Not,
+    };
+    Box::pin(inspect(client, stream, host, port, accepted, refusal)).await;
 }
 
 /// Answers TLS in the name of the host, and serves what is in it; a refusal is told there too, where programs show it.
@@ -397,7 +429,7 @@ async fn inspect(
     host: Host,
     port: u16,
     accepted: Accepted,
-    denied: Option<Denial>,
+    refused: Refused,
 ) {
     // The hello was taken in already.
     let held = stream.held().len();
@@ -409,30 +441,38 @@ async fn inspect(
             return;
         }
     };
+    let foreign = foreign(&accepted);
     let handshake = StartHandshake::from_parts(accepted, stream).into_stream(config);
     let failure = match timeout(HANDSHAKE_TIMEOUT, handshake).await {
         Ok(Ok(stream)) => {
             let h2 = stream.get_ref().1.alpn_protocol() == Some(&b"h2"[..]);
-            let session = Arc::new(Session::secure(client, host, port, denied));
+            let session = Arc::new(Session::secure(client, host, port, refused));
             if h2 {
-                serve_http2(session, stream).await;
+                Box::pin(serve_http2(session, stream)).await;
             } else {
-                serve_http1(session, stream).await;
+                Box::pin(serve_http1(session, stream)).await;
             }
             return;
         }
         Ok(Err(error)) => error.to_string(),
         Err(_) => "it did not go on in time".to_owned(),
     };
-    let denial = denied.unwrap_or_else(|| {
-        Denial::forbidden(
+    let denial = refused.into_denial().unwrap_or_else(|| match foreign {
+        Some(what) => Denial::forbidden(
+            DenyReason::Protocol,
+            format!(
+                "the program wants to speak {what} over TLS with {host}, and a rule that looks into it knows HTTP only; a rule \
+                 with `action = \"passthrough\"` passes it as it is"
+            ),
+        ),
+        None => Denial::forbidden(
             DenyReason::Protocol,
             format!(
                 "the program broke off TLS with {host}, which a rule looks into ({failure}); most often it does not trust the \
                  sandbox's own certificate authority ({}): make it, or let a rule with `action = \"passthrough\"` name the host",
                 protocol::paths::CA_BUNDLE
             ),
-        )
+        ),
     });
     client.deny(outline("tls", &host, port), &denial).await;
 }
@@ -442,6 +482,7 @@ async fn inspect(
 pub(crate) struct Busy {
     count: AtomicUsize,
     changed: Notify,
+    front: AtomicWaker,
 }
 
 impl Busy {
@@ -449,7 +490,20 @@ impl Busy {
     pub(crate) fn enter(self: &Arc<Self>) -> BusyOne {
         self.count.fetch_add(1, Ordering::AcqRel);
         self.changed.notify_one();
-        BusyOne(self.clone())
+        BusyOne {
+            busy: self.clone(),
+            place: None,
+        }
+    }
+
+    /// Is ready when nothing is on its way: for the front, which must not end the connection under an answer.
+    pub(crate) fn poll_rest(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.front.register(cx.waker());
+        if self.count.load(Ordering::Acquire) == 0 {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 
     /// Waits until nothing has been on its way for as long as a connection is kept.
@@ -464,12 +518,26 @@ impl Busy {
 }
 
 /// One request on its way.
-pub(crate) struct BusyOne(Arc<Busy>);
+pub(crate) struct BusyOne {
+    busy: Arc<Busy>,
+    /// Its place among the sandbox's requests.
+    place: Option<OwnedSemaphorePermit>,
+}
+
+impl BusyOne {
+    /// Waits until the sandbox has room for one more.
+    pub(crate) async fn wait_for_room(mut self, core: &Core) -> Self {
+        // Never closed, so an error cannot come.
+        self.place = core.requests.clone().acquire_owned().await.ok();
+        self
+    }
+}
 
 impl Drop for BusyOne {
     fn drop(&mut self) {
-        self.0.count.fetch_sub(1, Ordering::AcqRel);
-        self.0.changed.notify_one();
+        self.busy.count.fetch_sub(1, Ordering::AcqRel);
+        self.busy.changed.notify_one();
+        self.busy.front.wake();
     }
 }
 
@@ -480,7 +548,12 @@ where
 {
     let switch = Arc::new(Switch::default());
     let refusal: Refusal = Box::new(|violation| Denial::malformed(violation.to_string()).raw());
-    let io = TokioIo::new(StrictIo::new(stream, switch.clone(), refusal));
+    let io = TokioIo::new(StrictIo::new(
+        stream,
+        switch.clone(),
+        session.busy.clone(),
+        refusal,
+    ));
     let handler = session.clone();
     let switched = switch.clone();
     let service = service_fn(move |request| {
@@ -490,6 +563,7 @@ where
     let mut builder = http1::Builder::new();
     builder
         .max_headers(256)
+        .max_buf_size(READ_AHEAD)
         // The front has its own, which lets idle connections be.
         .header_read_timeout(None::<Duration>)
         .auto_date_header(false)
@@ -519,6 +593,23 @@ where
     session.tell_if_silent().await;
 }
 
+/// Runs the streams of a connection so that closing the gateway ends them and waits for that.
+#[derive(Clone)]
+struct Tracked(Arc<Core>);
+
+impl<F> Executor<F> for Tracked
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    fn execute(&self, stream: F) {
+        let closing = self.0.closing.clone();
+        self.0.tasks.spawn(async move {
+            closing.run_until_cancelled(stream).await;
+        });
+    }
+}
+
 async fn serve_http2<S>(session: Arc<Session>, stream: S)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -528,13 +619,13 @@ where
         let session = handler.clone();
         async move { Ok::<_, Infallible>(request::handle(session, request, None).await) }
     });
-    let mut builder = http2::Builder::new(TokioExecutor::new());
+    let mut builder = http2::Builder::new(Tracked(session.client.core.clone()));
     builder
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADERS)
-        .initial_stream_window_size(1 << 20)
-        .initial_connection_window_size(4 << 20)
-        .max_send_buf_size(256 << 10)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER)
         .auto_date_header(false)
         .timer(TokioTimer::new());
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));

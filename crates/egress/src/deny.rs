@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use protocol::{DenyReason, Event, OpId, Outgoing};
 
@@ -86,6 +86,10 @@ impl Denial {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(DENY_HEADER, HeaderValue::from_static(word(self.reason)));
+        if self.status == StatusCode::TOO_MANY_REQUESTS {
+            // Clients that wait and try again do it right; a minute's budget fills up evenly.
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("10"));
+        }
         response
     }
 

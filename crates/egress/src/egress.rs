@@ -25,6 +25,8 @@ use crate::upstream::{Dialer, Pool};
 
 /// Connections of one sandbox at a time; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 1024;
+/// Requests of one sandbox that are on their way at a time; more wait.
+const MAX_REQUESTS: usize = 2048;
 /// How often idle upstream connections are looked at.
 const TIDY: Duration = Duration::from_secs(10);
 /// What accepting waits after an error that may go away, such as too many open files.
@@ -80,6 +82,7 @@ pub(crate) struct Core {
     pub(crate) runtime: Handle,
     pub(crate) closing: CancellationToken,
     room: Arc<Semaphore>,
+    pub(crate) requests: Arc<Semaphore>,
 }
 
 impl Core {
@@ -138,6 +141,7 @@ impl Egress {
             runtime: Handle::current(),
             closing: CancellationToken::new(),
             room: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
         };
         Arc::new(Self {
             core: Arc::new(core),

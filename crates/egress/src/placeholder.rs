@@ -3,7 +3,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 use memchr::memmem;
 use protocol::DenyReason;
 
@@ -53,6 +53,16 @@ impl Watch {
             self.tail = seam.split_off(from);
         }
         None
+    }
+}
+
+impl Watch {
+    /// Returns the secret whose placeholder stands in what comes behind a body.
+    pub(crate) fn in_trailers(&self, trailers: &HeaderMap) -> Option<String> {
+        let mut found = trailers
+            .values()
+            .filter_map(|value| in_header(&self.wanted, value));
+        found.next().map(|one| one.secret.clone())
     }
 }
 

@@ -10,12 +10,15 @@ use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
 use policy::{GitAct, Grant, Host, Policy, Verdict};
 use protocol::{DenyReason, EffectKind, Outgoing};
+use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
 
-use crate::body::{Body, Download, Peeked, Upload};
-use crate::connection::{Busy, BusyOne, Client, outline};
+use crate::body::{Body, Download, Peeked, Upload, keeping};
+use crate::connection::{Busy, BusyOne, Client, Refused as Barred, outline};
 use crate::deny::Denial;
 use crate::effect::Effect;
 use crate::flow::Ticket;
@@ -45,9 +48,9 @@ pub(crate) struct Session {
     name: Option<Host>,
     /// The one port.
     port: Option<u16>,
-    /// Why all of them are refused.
-    denied: Option<Denial>,
-    /// Whether that was journaled, with the request.
+    /// Whether any of them can be allowed.
+    barred: Barred,
+    /// Whether a request came, so that its refusal was journaled.
     told: AtomicBool,
     pub(crate) busy: Arc<Busy>,
 }
@@ -60,25 +63,20 @@ impl Session {
             secure: false,
             name,
             port,
-            denied: None,
+            barred: Barred::Not,
             told: AtomicBool::new(false),
             busy: Arc::default(),
         }
     }
 
     /// Requests behind TLS that we answered in the name of `host`.
-    pub(crate) fn secure(
-        client: Arc<Client>,
-        host: Host,
-        port: u16,
-        denied: Option<Denial>,
-    ) -> Self {
+    pub(crate) fn secure(client: Arc<Client>, host: Host, port: u16, barred: Barred) -> Self {
         Self {
             client,
             secure: true,
             name: Some(host),
             port: Some(port),
-            denied,
+            barred,
             told: AtomicBool::new(false),
             busy: Arc::default(),
         }
@@ -102,7 +100,7 @@ impl Session {
 
     /// Journals the refusal of a connection on which no request came.
     pub(crate) async fn tell_if_silent(&self) {
-        if let Some(denial) = &self.denied
+        if let Barred::ByPolicy(denial) | Barred::ForGood(denial) = &self.barred
             && !self.told.load(Ordering::Acquire)
         {
             let mut request = self.outline();
@@ -180,7 +178,7 @@ impl Asked {
             (true, true) => "wss",
         };
         let mut outgoing = outline(protocol, &self.host, self.port);
-        outgoing.method = Some(self.parts.method.to_string());
+        outgoing.method = Some(method_text(&self.parts.method));
         let path = self
             .parts
             .uri
@@ -229,27 +227,56 @@ impl Asked {
 /// Answers one request. Whatever goes wrong is an answer too.
 pub(crate) async fn handle(
     session: Arc<Session>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
     switch: Option<Arc<Switch>>,
 ) -> Response<Body> {
     let busy = session.busy.enter();
+    let busy = Arc::new(busy.wait_for_room(&session.client.core).await);
     let switch = switch.filter(|_| head::may_switch(&request));
+    let upgrade = switch.is_some().then(|| hyper::upgrade::on(&mut request));
     let listens = request.version() == Version::HTTP_2 || request.headers().contains_key(EXPECT);
-    let response = match judge(&session, request).await {
-        Ok(allowed) => Box::pin(allowed.send(&session, busy)).await,
+    let is_head = request.method() == Method::HEAD;
+    let response = match judge(&session, request, upgrade.clone()).await {
+        Ok(allowed) => Box::pin(allowed.send(&session, &busy)).await,
         Err(Refused {
             denial,
             outgoing,
             body,
         }) => {
             session.client.deny(outgoing, &denial).await;
-            refuse(&denial, body.filter(|_| !listens)).await
+            refuse(&denial, body.filter(|_| !listens), &busy).await
         }
     };
+    // hyper sends what it is given, and an answer to HEAD has no body.
+    let response = if is_head {
+        response.map(|_| keeping(crate::body::empty(), busy.clone()))
+    } else {
+        response
+    };
+    let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     if let Some(switch) = switch {
-        switch.decide(response.status() == StatusCode::SWITCHING_PROTOCOLS);
+        switch.decide(switched);
+    }
+    if let Some(upgrade) = upgrade.filter(|_| !switched) {
+        end_later(&session.client, upgrade);
     }
     response
+}
+
+/// After a request that asked to switch, hyper gives the connection away at its end, also where nothing was switched; then nobody
+/// but us can close it properly.
+fn end_later(client: &Arc<Client>, upgrade: OnUpgrade) {
+    let closing = client.core.closing.clone();
+    let end = async move {
+        if let Ok(connection) = upgrade.await
+            && let Err(error) = TokioIo::new(connection).shutdown().await
+        {
+            tracing::debug!(%error, "a client's connection was not closed properly");
+        }
+    };
+    client.core.tasks.spawn(async move {
+        closing.run_until_cancelled(end).await;
+    });
 }
 
 /// A request that is not sent.
@@ -260,14 +287,14 @@ struct Refused {
     body: Option<Peeked>,
 }
 
-async fn refuse(denial: &Denial, body: Option<Peeked>) -> Response<Body> {
+async fn refuse(denial: &Denial, body: Option<Peeked>, busy: &Arc<BusyOne>) -> Response<Body> {
     if let Some(body) = body.filter(|body| !body.is_end_stream()) {
         // A client that is still sending when the connection is closed does not get to hear why.
         if timeout(DRAIN_TIMEOUT, body.drain(MAX_DRAIN)).await.is_err() {
             tracing::debug!("a refused body did not end in time");
         }
     }
-    denial.response()
+    denial.response().map(|body| keeping(body, busy.clone()))
 }
 
 /// A request that may be sent.
@@ -280,18 +307,18 @@ struct Allowed {
     outgoing: Outgoing,
     placeholders: Vec<Placeholder>,
     ticket: Ticket,
-    upgrade: Option<hyper::upgrade::OnUpgrade>,
+    upgrade: Option<OnUpgrade>,
 }
 
 async fn judge(
     session: &Arc<Session>,
-    mut request: Request<Incoming>,
+    request: Request<Incoming>,
+    upgrade: Option<OnUpgrade>,
 ) -> Result<Box<Allowed>, Refused> {
     let core = &session.client.core;
     let placeholders = core.secrets.placeholders();
     let aimed = session.aim(&request);
     let websocket = head::is_websocket(&request);
-    let upgrade = websocket.then(|| hyper::upgrade::on(&mut request));
     let (parts, body) = request.into_parts();
     let mut body = Peeked::new(body);
     let (host, port, misaimed) = match aimed {
@@ -304,7 +331,7 @@ async fn judge(
     };
     let Some(host) = host else {
         let mut outgoing = session.outline();
-        outgoing.method = Some(parts.method.to_string());
+        outgoing.method = Some(method_text(&parts.method));
         let denial = misaimed.unwrap_or_else(|| Denial::malformed("the request names no host"));
         return Err(Refused {
             denial,
@@ -325,7 +352,7 @@ async fn judge(
         if let Some(denial) = misaimed {
             return Err(denial);
         }
-        if let Some(denial) = &session.denied {
+        if let Barred::ForGood(denial) = &session.barred {
             return Err(denial.clone());
         }
         if asked.parts.method == Method::CONNECT {
@@ -336,7 +363,11 @@ async fn judge(
         }
         let head = look_into(&mut asked, &mut body).await?;
         let policy = core.policy();
-        let (rule, grant) = match asked.judged_by(&policy) {
+        let verdict = asked.judged_by(&policy);
+        if asked.secure && !matches!(verdict, Verdict::Deny { .. }) {
+            connected(&asked, &policy)?;
+        }
+        let (rule, grant) = match verdict {
             Verdict::Allow { rule, grant } => (rule, grant),
             Verdict::Ask {
                 rule,
@@ -378,9 +409,7 @@ async fn judge(
         Ok((rule, grant, head))
     };
     let verdict = verdict.await;
-    if session.denied.is_some() {
-        session.told.store(true, Ordering::Release);
-    }
+    session.told.store(true, Ordering::Release);
     let (rule, grant, head) = match verdict {
         Ok(allowed) => allowed,
         Err(denial) => {
@@ -415,6 +444,28 @@ async fn judge(
         ticket,
         upgrade,
     }))
+}
+
+/// What the policy says of the connection holds for its requests.
+fn connected(asked: &Asked, policy: &Policy) -> Result<(), Denial> {
+    let connect = policy::Connect {
+        host: &asked.host,
+        port: asked.port,
+        protocol: policy::Wire::Tls,
+    };
+    match policy.connect(&connect) {
+        Verdict::Deny {
+            rule,
+            reason,
+            message,
+        } => Err(Denial::of_policy(rule, reason, message)),
+        Verdict::Allow { .. } | Verdict::Ask { .. } => Ok(()),
+    }
+}
+
+/// A method for the journal: in HTTP/2 nothing else limits its length.
+fn method_text(method: &Method) -> String {
+    method.as_str().chars().take(32).collect()
 }
 
 /// Method and target alone: what a policy is asked about.
@@ -504,7 +555,7 @@ fn kind(asked: &Asked, body: &Peeked, whole: Option<&[u8]>) -> EffectKind {
 }
 
 impl Allowed {
-    async fn send(mut self, session: &Arc<Session>, busy: BusyOne) -> Response<Body> {
+    async fn send(mut self, session: &Arc<Session>, busy: &Arc<BusyOne>) -> Response<Body> {
         let client = &session.client;
         self.outgoing.op = client.op().await;
         let outgoing = self.outgoing.clone();
@@ -512,7 +563,7 @@ impl Allowed {
         let listens = self.asked.parts.version == Version::HTTP_2
             || self.asked.parts.headers.contains_key(EXPECT);
         let sent = tokio::select! {
-            sent = self.exchange(client, busy) => sent,
+            sent = self.exchange(client, busy.clone()) => sent,
             () = client.core.closing.cancelled() => Err((Denial::upstream("the sandbox's gateway was closed"), None)),
         };
         match sent {
@@ -524,7 +575,7 @@ impl Allowed {
                     denial
                 };
                 client.deny(outgoing, &denial).await;
-                refuse(&denial, body.filter(|_| !listens)).await
+                refuse(&denial, body.filter(|_| !listens), busy).await
             }
         }
     }
@@ -532,7 +583,7 @@ impl Allowed {
     async fn exchange(
         self,
         client: &Arc<Client>,
-        busy: BusyOne,
+        busy: Arc<BusyOne>,
     ) -> Result<Response<Body>, (Denial, Option<Peeked>)> {
         let core = &client.core;
         let policy = core.policy();
@@ -616,7 +667,16 @@ impl Allowed {
         let scrub = Scrub::of(&values);
         if asked.websocket {
             return websocket::exchange(
-                client, sender, target, headers, &path, effect, scrub, ticket, upgrade,
+                client,
+                sender,
+                target,
+                headers,
+                &path,
+                effect,
+                scrub,
+                ticket,
+                upgrade,
+                grant.budget.upload,
             )
             .await
             .map_err(|denial| (denial, Some(body)));
@@ -690,6 +750,15 @@ impl Allowed {
             }
         };
         effect.status = Some(answer.status().as_u16());
+        if answer.status().is_informational() {
+            // Nobody asked for another protocol: the client's connection must not become one.
+            let denial = Denial::upstream(format!(
+                "{} changed the protocol without being asked",
+                asked.host
+            ));
+            effect.settle(Some(denial.message.clone()));
+            return Err((denial, None));
+        }
         core.pool.give_back(target, sender);
         Ok(returned(answer, effect, scrub, ticket, busy))
     }
@@ -701,7 +770,7 @@ fn returned(
     effect: Effect,
     scrub: Option<Scrub>,
     ticket: Ticket,
-    busy: BusyOne,
+    busy: Arc<BusyOne>,
 ) -> Response<Body> {
     let (parts, body) = answer.into_parts();
     let mut headers = head::returned(&parts.headers);

@@ -55,6 +55,8 @@ pub(crate) async fn run(
         inner: stream,
         sent: effect.sent.clone(),
         received: effect.received.clone(),
+        // A rule with a limit is looked into.
+        left: u64::MAX,
     };
     let error = tokio::select! {
         () = ticket.ended.cancelled() => Some("the policy does not allow it any more".to_owned()),
@@ -102,6 +104,8 @@ pub(crate) struct Metered<S> {
     pub(crate) inner: S,
     pub(crate) sent: Arc<Meter>,
     pub(crate) received: Arc<Meter>,
+    /// Bytes that may still be sent.
+    pub(crate) left: u64,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
@@ -113,7 +117,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
         let this = self.get_mut();
         let before = out.filled().len();
         ready!(Pin::new(&mut this.inner).poll_read(cx, out))?;
-        this.sent.count(out.filled().len() - before);
+        let read = out.filled().len() - before;
+        this.left = match this.left.checked_sub(read as u64) {
+            Some(left) => left,
+            None => {
+                return Poll::Ready(Err(io::Error::other("more was sent than the rule allows")));
+            }
+        };
+        this.sent.count(read);
         Poll::Ready(Ok(()))
     }
 }

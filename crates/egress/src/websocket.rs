@@ -47,6 +47,7 @@ pub(crate) async fn exchange(
     scrub: Option<Scrub>,
     ticket: Ticket,
     inside: Option<OnUpgrade>,
+    most: Option<u64>,
 ) -> Result<Response<Body>, Denial> {
     if scrub.is_some() {
         // Compressed frames could not be scrubbed.
@@ -85,7 +86,7 @@ pub(crate) async fn exchange(
     }
     let outside = hyper::upgrade::on(&mut answer);
     ask_to_switch(&mut returned);
-    let joined = join(inside, outside, effect, scrub, ticket);
+    let joined = join(inside, outside, effect, scrub, ticket, most);
     let (closing, held) = (client.core.closing.clone(), client.clone());
     client.core.tasks.spawn(async move {
         closing.run_until_cancelled(joined).await;
@@ -110,6 +111,7 @@ async fn join(
     effect: Effect,
     scrub: Option<Scrub>,
     ticket: Ticket,
+    most: Option<u64>,
 ) {
     let both = async {
         let inside = inside.ok_or("it cannot be switched")?.await;
@@ -130,6 +132,7 @@ async fn join(
         inner: TokioIo::new(inside),
         sent: effect.sent.clone(),
         received: effect.received.clone(),
+        left: most.unwrap_or(u64::MAX),
     };
     let mut outside = Scrubbed {
         inner: TokioIo::new(outside),

@@ -96,6 +96,7 @@ fn git(world: &World, dir: &Path, arguments: &[&str]) -> Output {
         ("HOME", dir.as_os_str()),
         ("GIT_CONFIG_NOSYSTEM", "1".as_ref()),
         ("GIT_TERMINAL_PROMPT", "0".as_ref()),
+        ("GIT_ALLOW_PROTOCOL", "https".as_ref()),
         (
             "GIT_SSL_CAINFO",
             world.dir.path().join("ca/ca.pem").as_os_str(),
@@ -133,4 +134,79 @@ async fn git_shows_its_user_why_it_was_refused() {
         "{error}"
     );
     assert!(origin.seen().is_empty());
+}
+
+/// Runs git and says what it said where it fails.
+fn done(output: Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// 40 MiB that do not get smaller by packing.
+fn noise() -> Vec<u8> {
+    let mut bytes = vec![0; 40 << 20];
+    blake3::Hasher::new().finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn git_clones_and_pushes_with_a_secret_that_it_never_sees() {
+    let origin = Origin::tls(&["a.test"], true).await;
+    let git_rule = "git = { fetch = [\"acme/*\"], push = [\"acme/app\"], refs = [\"refs/heads/agent/*\"] }\n\
+         inject = [{ secret = \"token\", basic = \"x-access-token\" }]";
+    let policy = format!(
+        "[[secret]]\nname = \"token\"\nfrom = \"env:TOKEN\"\n{}",
+        rule("r", "a.test", &origin, git_rule)
+    );
+    let world = World::new(&policy, &[]);
+    world.secrets.set("token", "ghp_realRealReal0123456789");
+    let root = origin.repositories().join("acme/app.git");
+    std::fs::create_dir_all(&root).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("https://a.test:{}/acme/app.git", origin.port);
+    tokio::task::block_in_place(|| {
+        let own = |arguments: &[&str]| done(git(&world, &root, arguments));
+        own(&["init", "--quiet", "--bare", "."]);
+        own(&["config", "http.receivepack", "true"]);
+        let inside = |arguments: &[&str]| git(&world, dir.path(), arguments);
+        done(inside(&["clone", "--quiet", &url, "app"]));
+        std::fs::write(dir.path().join("app/noise"), noise()).unwrap();
+        let app = dir.path().join("app");
+        let app = |arguments: &[&str]| git(&world, &app, arguments);
+        done(app(&["add", "noise"]));
+        done(app(&["commit", "--quiet", "-m", "noise"]));
+        // Larger than http.postBuffer: git tries with four bytes first, and sends the rest in chunks.
+        done(app(&[
+            "push",
+            "--quiet",
+            "origin",
+            "HEAD:refs/heads/agent/one",
+        ]));
+        let refused = app(&["push", "origin", "HEAD:refs/heads/main"]);
+        assert!(
+            !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("403")
+        );
+        done(inside(&[
+            "clone",
+            "--quiet",
+            "--branch",
+            "agent/one",
+            &url,
+            "again",
+        ]));
+        let again = std::fs::read(dir.path().join("again/noise")).unwrap();
+        assert!(again == noise());
+        assert_eq!(
+            own(&["for-each-ref", "--format=%(refname)"]),
+            "refs/heads/agent/one\n"
+        );
+    });
+    assert!(
+        origin
+            .seen()
+            .iter()
+            .all(|seen| seen.header("authorization").is_some())
+    );
+    assert!(!world.written().contains("ghp_real"));
 }

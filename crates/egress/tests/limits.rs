@@ -77,7 +77,7 @@ async fn heads_have_a_size() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_that_say_nothing_do_not_keep_others_out() {
     let origin = Origin::plain().await;
-    let world = World::new(&rule("r", "a.test", &origin, ""), &[origin.port]);
+    let _world = World::new(&rule("r", "a.test", &origin, ""), &[origin.port]);
     let mut held = Vec::new();
     for number in 0..1100 {
         let mut stream = TcpStream::connect(door(origin.port)).await.unwrap();
@@ -105,7 +105,7 @@ async fn many_that_say_nothing_do_not_keep_others_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_that_trickles_is_given_up() {
     let origin = Origin::plain().await;
-    let world = World::new(&rule("r", "a.test", &origin, ""), &[origin.port]);
+    let _world = World::new(&rule("r", "a.test", &origin, ""), &[origin.port]);
     let mut stream = TcpStream::connect(door(origin.port)).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
     let mut answer = String::new();
@@ -117,7 +117,6 @@ async fn a_head_that_trickles_is_given_up() {
         answer.starts_with("HTTP/1.1 400 ") && answer.contains("10 seconds"),
         "{answer}"
     );
-    drop(world);
 }
 
 #[tokio::test(flavor = "multi_thread")]

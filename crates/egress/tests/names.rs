@@ -139,7 +139,7 @@ async fn addresses_that_nobody_named_are_not_dialled() {
 #[tokio::test(flavor = "multi_thread")]
 async fn plain_http_is_judged_by_each_requests_host() {
     let origin = Origin::plain().await;
-    let world = World::new(&rule("r", "a.test", &origin, ""), &[origin.port]);
+    let _world = World::new(&rule("r", "a.test", &origin, ""), &[origin.port]);
     let port = origin.port;
     let stream = TcpStream::connect(door(port)).await.unwrap();
     let two = format!(
@@ -316,4 +316,22 @@ async fn what_is_neither_http_nor_tls_leaves_only_by_a_rule_that_passes_it() {
             assert!(message.contains("passthrough"), "{message}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_protocol_in_tls_gets_its_alert_and_words_in_the_journal() {
+    let origin = Origin::tls(&["a.test"], true).await;
+    let world = World::new(&rule("r", "a.test", &origin, LOOK), &[origin.port]);
+    let refused = tls(&world, door(origin.port), "a.test", &["postgresql"]).await;
+    assert!(
+        refused
+            .unwrap_err()
+            .to_string()
+            .contains("NoApplicationProtocol")
+    );
+    let (_, message) = world.journal.denied(DenyReason::Protocol).await;
+    assert!(
+        message.contains("postgresql") && message.contains("passthrough"),
+        "{message}"
+    );
 }

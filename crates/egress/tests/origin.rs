@@ -15,6 +15,7 @@ use hyper_util::server::conn::auto;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
@@ -31,7 +32,6 @@ pub(crate) fn text(text: impl Into<Bytes>) -> Body {
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) version: Version,
-    pub(crate) method: String,
     pub(crate) uri: String,
     pub(crate) headers: HeaderMap,
 }
@@ -48,6 +48,7 @@ pub(crate) struct Origin {
     /// Who vouches for it, as PEM; empty without TLS.
     pub(crate) roots: String,
     seen: Arc<Mutex<Vec<Seen>>>,
+    repositories: Arc<tempfile::TempDir>,
     /// Connections that were accepted.
     connections: Arc<Mutex<usize>>,
     /// Events that the next `/events` sends, as they come.
@@ -74,6 +75,7 @@ impl Origin {
             seen: Arc::default(),
             connections: Arc::default(),
             events: Arc::default(),
+            repositories: Arc::new(tempfile::tempdir().unwrap()),
         };
         let own = origin.clone();
         tokio::spawn(async move {
@@ -84,10 +86,11 @@ impl Origin {
                 tokio::spawn(async move {
                     match tls {
                         // A client that does not trust us ends here.
-                        Some(tls) => match tls.accept(stream).await {
-                            Ok(stream) => own.serve(stream).await,
-                            Err(_) => {}
-                        },
+                        Some(tls) => {
+                            if let Ok(stream) = tls.accept(stream).await {
+                                own.serve(stream).await;
+                            }
+                        }
                         None => own.serve(stream).await,
                     }
                 });
@@ -131,7 +134,6 @@ impl Origin {
     async fn answer(&self, mut request: Request<Incoming>) -> Response<Body> {
         self.seen.lock().unwrap().push(Seen {
             version: request.version(),
-            method: request.method().to_string(),
             uri: request.uri().to_string(),
             headers: request.headers().clone(),
         });
@@ -193,9 +195,7 @@ impl Origin {
                     Ok(Frame::data(Bytes::from("message"))),
                     Ok(Frame::trailers(trailers)),
                 ];
-                Response::new(BodyExt::boxed_unsync(StreamBody::new(
-                    futures_util::stream::iter(frames),
-                )))
+                Response::new(StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync())
             }
             "/ws" => {
                 let upgrade = hyper::upgrade::on(&mut request);
@@ -215,8 +215,82 @@ impl Origin {
                     .insert("connection", "upgrade".parse().unwrap());
                 response
             }
+            path if path.contains(".git/") && self.repositories().join("acme").exists() => {
+                self.git(request).await
+            }
+            // hyper itself would send the body of an answer to HEAD over HTTP/2.
+            _ if request.method() == http::Method::HEAD => {
+                let mut response = Response::new(text(""));
+                response
+                    .headers_mut()
+                    .insert("content-length", "5".parse().unwrap());
+                response
+            }
             _ => Response::new(text("hello")),
         }
+    }
+
+    /// Returns where this origin's repositories are.
+    pub(crate) fn repositories(&self) -> &std::path::Path {
+        self.repositories.path()
+    }
+
+    /// Has git itself answer (`git http-backend`); pushes are allowed.
+    async fn git(&self, request: Request<Incoming>) -> Response<Body> {
+        let header = |name: &str| {
+            request
+                .headers()
+                .get(name)
+                .map_or("", |value| value.to_str().unwrap())
+                .to_owned()
+        };
+        let mut git = tokio::process::Command::new("git")
+            .arg("http-backend")
+            .env("GIT_PROJECT_ROOT", self.repositories())
+            .env("GIT_HTTP_EXPORT_ALL", "1")
+            .env("REMOTE_USER", "somebody")
+            .env("PATH_INFO", request.uri().path())
+            .env("QUERY_STRING", request.uri().query().unwrap_or_default())
+            .env("REQUEST_METHOD", request.method().as_str())
+            .env("CONTENT_TYPE", header("content-type"))
+            .env("HTTP_CONTENT_ENCODING", header("content-encoding"))
+            .env("GIT_PROTOCOL", header("git-protocol"))
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = git.stdin.take().unwrap();
+        let mut body = request.into_body();
+        tokio::spawn(async move {
+            while let Some(Ok(frame)) = body.frame().await {
+                if let Some(data) = frame.data_ref()
+                    && stdin.write_all(data).await.is_err()
+                {
+                    break;
+                }
+            }
+        });
+        let mut stdout = tokio::io::BufReader::new(git.stdout.take().unwrap());
+        let mut response = Response::builder();
+        loop {
+            let mut line = String::new();
+            stdout.read_line(&mut line).await.unwrap();
+            let Some((name, value)) = line.trim_end().split_once(": ") else {
+                break;
+            };
+            response = match name {
+                "Status" => response.status(value.split(' ').next().unwrap()),
+                _ => response.header(name, value),
+            };
+        }
+        let frames = futures_util::stream::unfold((stdout, git), |(mut stdout, git)| async move {
+            let mut piece = bytes::BytesMut::with_capacity(32 << 10);
+            let read = stdout.read_buf(&mut piece).await.unwrap();
+            (read > 0).then(|| (Ok(Frame::data(piece.freeze())), (stdout, git)))
+        });
+        response
+            .body(StreamBody::new(frames).boxed_unsync())
+            .unwrap()
     }
 
     fn stream_events(&self) -> Response<Body> {
@@ -225,7 +299,7 @@ impl Origin {
             let event = events.recv().await?;
             Some((Ok(Frame::data(Bytes::from(event))), events))
         });
-        let mut response = Response::new(BodyExt::boxed_unsync(StreamBody::new(frames)));
+        let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
         response
             .headers_mut()
             .insert("content-type", "text/event-stream".parse().unwrap());
@@ -243,7 +317,7 @@ pub(crate) fn flood(count: usize) -> Body {
         let now = piece.slice(..left.min(piece.len()));
         Some((Ok(Frame::data(now.clone())), (left - now.len(), piece)))
     });
-    BodyExt::boxed_unsync(StreamBody::new(frames))
+    StreamBody::new(frames).boxed_unsync()
 }
 
 /// Returns what an origin answers TLS with, and who vouches for it.

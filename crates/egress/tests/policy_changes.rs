@@ -12,9 +12,9 @@ use crate::world::{PATIENCE, World, door};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tighter_policy_ends_what_it_does_not_allow() {
-    let origin = Origin::tls(&["a.test"], true).await;
-    let policy = rule("r", "a.test", &origin, LOOK);
     for version in [Version::HTTP_11, Version::HTTP_2] {
+        let origin = Origin::tls(&["a.test"], true).await;
+        let policy = rule("r", "a.test", &origin, LOOK);
         let world = World::new(&policy, &[origin.port]);
         let events = origin.events();
         let mut http = Http::open(&world, &origin, "a.test", version).await;
@@ -116,4 +116,16 @@ async fn a_request_that_waits_for_a_person_is_judged_again() {
     let (answer, ()) = tokio::join!(sent, answered);
     assert_eq!(Answer::of(answer).await.status, 403);
     assert!(origin.seen().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_was_refused_can_be_used_once_the_policy_allows_it() {
+    for version in [Version::HTTP_11, Version::HTTP_2] {
+        let origin = Origin::tls(&["a.test"], true).await;
+        let world = World::new("", &[origin.port]);
+        let mut http = Http::open(&world, &origin, "a.test", version).await;
+        assert_eq!(http.get("a.test", origin.port, "/").await.status, 403);
+        world.set_policy(&rule("r", "a.test", &origin, LOOK));
+        assert_eq!(http.get("a.test", origin.port, "/").await.text(), "hello");
+    }
 }

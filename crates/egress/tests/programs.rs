@@ -72,7 +72,13 @@ async fn curl_is_served_and_refused_through_every_door() {
                 run(&["--data-binary", &upload, &sink]),
                 ((3 << 20).to_string(), "200".into())
             );
-            assert_eq!(run(&["--head", &https]).1, "200");
+            let (head, code) = run(&["--head", &https]);
+            assert_eq!(code, "200", "{head}");
+            let (head, code) = run(&["--head", &format!("https://b.test:{}/", origin.port)]);
+            assert!(
+                head.contains("403") && (code == "403" || code == "000"),
+                "{head}"
+            );
             let (text, code) = run(&[&format!("https://b.test:{}/", origin.port)]);
             if door[0] == "--proxy" {
                 assert!(text.contains("403"), "{text}");

@@ -127,11 +127,8 @@ async fn a_secret_that_cannot_be_had_stops_the_request() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_placeholder_is_replaced_in_its_place_and_refused_everywhere_else() {
-    let (origin, world) = world(
-        "placeholder = [\"header:authorization\", \"query:key\"]",
-        "",
-    )
-    .await;
+    let inject = "placeholder = [\"header:authorization\", \"query:key\"]";
+    let (origin, world) = world(inject, "placeholder = { env = \"TOKEN\" }").await;
     world.secrets.show("token", FAKE);
     let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
     let port = origin.port;
@@ -242,7 +239,7 @@ async fn a_required_secret_lets_no_other_credential_through() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_without_tls_gets_no_secret() {
-    let (origin, world) = world("bearer = true", "").await;
+    let (origin, _world) = world("bearer = true", "").await;
     let stream = TcpStream::connect(door(origin.port)).await.unwrap();
     let request = format!(
         "GET / HTTP/1.1\r\nHost: a.test:{}\r\nConnection: close\r\n\r\n",

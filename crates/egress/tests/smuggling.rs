@@ -2,6 +2,7 @@
 
 use http::Version;
 use protocol::DenyReason;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::client::{Http, raw, tls};
@@ -109,4 +110,32 @@ async fn what_is_offered_to_be_switched_to_is_not_passed_on() {
     );
     let answer = raw(stream, inner.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_cannot_change_the_protocol_by_itself() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 1024];
+            assert!(stream.read(&mut request).await.unwrap() > 0);
+            let answer = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\nsmuggled";
+            stream.write_all(answer).await.unwrap();
+        }
+    });
+    let policy = format!(
+        "[[rule]]\nname = \"r\"\naction = \"allow\"\nhosts = [\"a.test\"]\nports = [{port}]\naddresses = [\"127.0.0.1\"]\nplain = true\n"
+    );
+    let _world = World::new(&policy, &[port]);
+    let stream = TcpStream::connect(door(port)).await.unwrap();
+    let request = format!(
+        "GET / HTTP/1.1\r\nHost: a.test:{port}\r\nUpgrade: h2c\r\nConnection: upgrade, close\r\n\r\n"
+    );
+    let answer = raw(stream, request.as_bytes()).await;
+    assert!(
+        answer.starts_with("HTTP/1.1 502 ") && !answer.contains("smuggled"),
+        "{answer}"
+    );
 }

@@ -32,7 +32,7 @@ async fn each_event_of_a_stream_arrives_before_the_next_is_sent() {
             assert_eq!(frame.into_data().unwrap(), event);
         }
         drop(events);
-        assert!(body.frame().await.is_none());
+        assert!(body.collect().await.unwrap().to_bytes().is_empty());
     }
 }
 
@@ -123,7 +123,7 @@ async fn a_body_echoes_while_it_is_sent() {
             let bytes = sent.recv().await?;
             Some((Ok(hyper::body::Frame::data(bytes)), sent))
         });
-        let body = BodyExt::boxed_unsync(http_body_util::StreamBody::new(frames));
+        let body = http_body_util::StreamBody::new(frames).boxed_unsync();
         let answer = http
             .ask("POST", "a.test", origin.port, "/echo", &[], body)
             .await;
@@ -139,7 +139,7 @@ async fn a_body_echoes_while_it_is_sent() {
             assert_eq!(frame.into_data().unwrap(), piece);
         }
         drop(send);
-        assert!(back.frame().await.is_none());
+        assert!(back.collect().await.unwrap().to_bytes().is_empty());
         let (sent, received) = world
             .journal
             .wait(|event| match event {
@@ -227,5 +227,22 @@ async fn three_hundred_mebibytes_pass_each_way_in_little_memory() {
             EffectKind::Write,
             EffectKind::Read
         ]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cookies_of_http2_are_one_header_in_http1() {
+    let origin = Origin::tls(&["a.test"], false).await;
+    let world = World::new(&rule("r", "a.test", &origin, LOOK), &[origin.port]);
+    let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
+    let cookies = [("cookie", "a=1"), ("cookie", "b=2")];
+    let answer = http
+        .ask("GET", "a.test", origin.port, "/", &cookies, text(""))
+        .await;
+    assert_eq!(answer.status(), 200);
+    let seen = &origin.seen()[0];
+    assert_eq!(
+        seen.headers.get_all("cookie").iter().collect::<Vec<_>>(),
+        ["a=1; b=2"]
     );
 }

@@ -90,7 +90,7 @@ async fn a_rule_that_names_methods_allows_no_websocket() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_behind_a_refused_upgrade_are_requests_and_nothing_else() {
     let origin = Origin::plain().await;
-    let world = World::new(
+    let _world = World::new(
         &rule("r", "a.test", &origin, "websocket = false"),
         &[origin.port],
     );

@@ -155,7 +155,7 @@ fn sorted(open: Vec<(Door, OwnedFd)>) -> Doors {
 pub(crate) fn parse(text: &str) -> Result<Policy, ApiError> {
     let unusable = |why: &dyn std::fmt::Display| {
         let what = format!("the policy is not usable: {why}");
-        ApiError::new(ErrorCode::Invalid, what).hint("docs/egress.md describes the format")
+        ApiError::new(ErrorCode::Invalid, what).hint("docs/policy.md describes the format")
     };
     let policy = Policy::parse(text).map_err(|wrong| unusable(&wrong))?;
     for secret in policy.secrets() {

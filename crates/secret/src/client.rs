@@ -15,18 +15,24 @@ use zeroize::Zeroizing;
 use crate::error::Why;
 use crate::value::MAX_BYTES;
 
-/// What everything that a user runs needs to find its files and the user's session.
-const USUAL: [&str; 10] = [
+/// What everything that a user runs needs to find its files, the user's session and the network.
+const USUAL: [&str; 16] = [
     "DBUS_SESSION_BUS_ADDRESS",
     "HOME",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
     "LANG",
     "LOGNAME",
+    "NO_PROXY",
     "PATH",
     "SSL_CERT_DIR",
     "SSL_CERT_FILE",
     "TMPDIR",
     "TZ",
     "USER",
+    "https_proxy",
+    "http_proxy",
+    "no_proxy",
 ];
 /// Its directories, and the locale.
 const USUAL_PREFIXES: [&str; 2] = ["LC_", "XDG_"];
@@ -82,13 +88,13 @@ pub(crate) enum Answer {
     Nothing(Why),
 }
 
-/// Runs it to its end.
+/// Runs it to its end, with these variables and no others.
 ///
 /// # Errors
 /// It is not there, fails, says too much or does not end in time; then nothing of it runs any more.
 pub(crate) async fn ask(
     asked: &Asked,
-    env: impl Iterator<Item = (String, String)>,
+    env: Vec<(String, String)>,
     patience: Duration,
 ) -> Result<Answer, Why> {
     let run = |why: std::io::Error| match why.kind() {
@@ -102,9 +108,9 @@ pub(crate) async fn ask(
         },
     };
     let child = Command::new(asked.program())
-        .args(&asked.argv[1..])
+        .args(asked.argv.iter().skip(1))
         .env_clear()
-        .envs(env.filter(|(name, _)| asked.takes(name)))
+        .envs(env)
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -118,7 +124,7 @@ pub(crate) async fn ask(
         secs: patience.as_secs(),
         by_hand: asked.by_hand(),
     };
-    let ended = tokio::time::timeout(patience, running.to_end()).await;
+    let ended = tokio::time::timeout(patience, running.ended()).await;
     let ended = ended.map_err(|_| timed_out)?.map_err(run)?;
     let (said, status) = ended.ok_or(Why::TooLong)?;
     if status.success() {
@@ -141,7 +147,7 @@ struct Running(Child);
 impl Running {
     /// Waits for the end of its output, and only then for its own: until it is waited for its group's number is its own.
     /// None if it says more than a secret can be.
-    async fn to_end(&mut self) -> std::io::Result<Option<(Zeroizing<Vec<u8>>, ExitStatus)>> {
+    async fn ended(&mut self) -> std::io::Result<Option<(Zeroizing<Vec<u8>>, ExitStatus)>> {
         let mut bytes = Zeroizing::new(vec![0; MAX_BYTES + 1]);
         let mut len = 0;
         if let Some(stdout) = &mut self.0.stdout {

@@ -4,11 +4,15 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Mode, OFlags};
 use zeroize::Zeroizing;
 
 use crate::error::Why;
+
+/// Far longer than a tick of any kernel.
+const TICKS: Duration = Duration::from_millis(200);
 
 /// Who may be able to read the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +40,17 @@ impl Stamp {
             written: (told.mtime(), told.mtime_nsec()),
             changed: (told.ctime(), told.ctime_nsec()),
         }
+    }
+
+    /// Tells whether a change after this look shows in the next one. File systems write times in ticks of some
+    /// milliseconds, so of a file that was changed just before nobody can tell whether it is changed again.
+    pub(crate) fn is_settled(&self, now: SystemTime) -> bool {
+        let (secs, nanos) = self.changed;
+        let changed = u64::try_from(secs)
+            .ok()
+            .zip(u32::try_from(nanos).ok())
+            .map(|(secs, nanos)| UNIX_EPOCH + Duration::new(secs, nanos));
+        changed.is_none_or(|at| now.duration_since(at).is_ok_and(|ago| ago > TICKS))
     }
 
     /// Looks at a file; none where there is no file to look at.
@@ -109,4 +124,29 @@ pub(crate) fn read_to_end(
     }
     bytes.truncate(len);
     Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_just_changed_is_not_settled() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a");
+        std::fs::write(&path, "one").expect("it can be written");
+        let stamp = Stamp::at(&path).expect("it is there");
+        let (secs, nanos) = stamp.changed;
+        let changed = UNIX_EPOCH
+            + Duration::new(
+                u64::try_from(secs).expect("it is after 1970"),
+                u32::try_from(nanos).expect("it is below a second"),
+            );
+        for (ago, settled) in [(0, false), (100, false), (201, true), (60_000, true)] {
+            let now = changed + Duration::from_millis(ago);
+            assert_eq!(stamp.is_settled(now), settled, "{ago} ms");
+        }
+        // A clock elsewhere is ahead of ours.
+        assert!(!stamp.is_settled(changed - Duration::from_secs(1)));
+    }
 }

@@ -226,6 +226,38 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_old_answer_does_not_take_the_place_of_a_question_that_is_still_open() {
+        let (flights, go_old, go_new) = (
+            Test::new(),
+            Arc::new(Notify::new()),
+            Arc::new(Notify::new()),
+        );
+        let asking = |go: &Arc<Notify>, answer| {
+            let go = go.clone();
+            flights.get(
+                &"a",
+                |_| true,
+                move || {
+                    Box::pin(async move {
+                        go.notified().await;
+                        Ok(answer)
+                    })
+                },
+            )
+        };
+        let mut old = Box::pin(asking(&go_old, 1));
+        assert_eq!((&mut old).now_or_never(), None);
+        flights.forget(&"a");
+        let mut new = Box::pin(asking(&go_new, 2));
+        assert_eq!((&mut new).now_or_never(), None);
+        go_old.notify_one();
+        assert_eq!(old.await, Ok(1));
+        let third = asking(&go_new, 3);
+        go_new.notify_one();
+        assert_eq!(tokio::join!(new, third), (Ok(2), Ok(2)));
+    }
+
+    #[tokio::test]
     async fn a_question_nobody_waits_for_is_dropped() {
         struct Told(Arc<Notify>);
         impl Drop for Told {

@@ -98,8 +98,16 @@ fn masked(bytes: &[u8], random: &mut Random) -> String {
             });
         return lines.collect::<Vec<_>>().join("\n");
     }
-    let known = literal::prefix(&text).map_or_else(|| scheme(&text), str::len);
+    let known = scheme(&text);
     // Only ASCII is known, so this is a boundary of characters.
+    let (known, rest) = text.split_at(known);
+    // `user:password`, `key id:key`: each has a shape of its own.
+    let fields: Vec<String> = rest.split(':').map(|one| field(one, random)).collect();
+    format!("{known}{}", fields.join(":"))
+}
+
+fn field(text: &str, random: &mut Random) -> String {
+    let known = literal::prefix(text).map_or(0, str::len);
     let (known, rest) = text.split_at(known);
     format!("{known}{}", body(rest, random))
 }
@@ -308,6 +316,26 @@ mod tests {
         let url = fake("postgres://user:hunter2@db/x");
         assert!(url.starts_with("postgres://"));
         assert!(!url.contains("hunter2"));
+    }
+
+    #[test]
+    fn each_of_several_fields_keeps_its_own_shape() {
+        let real = [
+            "AKIA",
+            "IOSFODNN7EXAMPLE:wJalrXUtnFEMI/K7MDENG+",
+            "bPxRfiCY",
+        ]
+        .concat();
+        let fake = fake(&real);
+        let (id, key) = fake.split_once(':').expect("it has two fields");
+        assert!(id.starts_with("AKIA") && id.len() == 20);
+        assert!(
+            id.bytes()
+                .all(|b| b.is_ascii_uppercase() || b.is_ascii_digit())
+        );
+        assert!(key.contains('/') && key.contains('+'));
+        assert!(key.bytes().any(|b| b.is_ascii_lowercase()));
+        assert_eq!(fake.len(), real.len());
     }
 
     #[test]

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
@@ -66,18 +67,26 @@ impl Env {
         }
     }
 
-    fn all(&self) -> Vec<(String, String)> {
+    /// Returns the variables that a program gets; of the others nothing is copied.
+    fn of_program(&self, asked: &Asked) -> Vec<(String, String)> {
         match &self.0 {
             Some(variables) => variables
                 .iter()
+                .filter(|(name, _)| asked.takes(name))
                 .map(|(name, value)| (name.clone(), value.clone()))
                 .collect(),
             None => std::env::vars_os()
-                .filter_map(|(name, value)| {
-                    Some((name.into_string().ok()?, value.into_string().ok()?))
-                })
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+                .filter(|(name, _)| asked.takes(name))
+                .filter_map(|(name, value)| Some((name, value.into_string().ok()?)))
                 .collect(),
         }
+    }
+}
+
+impl fmt::Debug for Env {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Env(…)")
     }
 }
 
@@ -86,6 +95,14 @@ impl Env {
 pub struct Secrets {
     sources: Arc<Sources>,
     kept: Duration,
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secrets")
+            .field("store", &self.sources.store)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Where values come from, and those that are known.
@@ -213,6 +230,8 @@ impl Secrets {
             let asking: futures_util::future::BoxFuture<'static, Result<Known>> =
                 Box::pin(async move {
                     let (value, stamp) = sources.ask(&source).await?;
+                    let settled = stamp.is_none_or(|stamp| stamp.is_settled(SystemTime::now()));
+                    let kept = if settled { kept } else { Duration::ZERO };
                     let until = Instant::now() + kept;
                     wipe_at(until, Arc::downgrade(&sources));
                     Ok(Known {
@@ -301,13 +320,8 @@ impl Sources {
                 attribute,
                 account,
             ];
-            match ask(
-                &Asked::new(&argv, &[]),
-                self.env.all().into_iter(),
-                self.patience,
-            )
-            .await?
-            {
+            let asked = Asked::new(&argv, &[]);
+            match ask(&asked, self.env.of_program(&asked), self.patience).await? {
                 Answer::Said(bytes) => return Ok(Value::of_output(&bytes)),
                 Answer::Nothing(failed) => why = why.or(Some(failed)),
             }
@@ -316,7 +330,7 @@ impl Sources {
     }
 
     async fn run(&self, asked: &Asked) -> std::result::Result<(Value, Option<Stamp>), Why> {
-        match ask(asked, self.env.all().into_iter(), self.patience).await? {
+        match ask(asked, self.env.of_program(asked), self.patience).await? {
             Answer::Said(bytes) => Ok((Value::of_output(&bytes), None)),
             Answer::Nothing(failed) => Err(failed),
         }

@@ -28,6 +28,8 @@ use crate::whole::{self, Existing};
 
 /// How much longer an age file may be than what is in it: its header (for many recipients) and a tag per 64 KiB.
 const AROUND: usize = 16 * 1024;
+/// What the age crate encrypts at a time.
+const AGE_CHUNK: usize = 64 * 1024;
 const ENDING: &str = ".age";
 type Identity = age::x25519::Identity;
 
@@ -85,6 +87,8 @@ impl Store {
             let recipient = self.identity_or_new()?.to_public();
             let sealed = age::encrypt(&recipient, value.expose())
                 .map_err(|why| file::failure("encrypt", &path, &io::Error::other(why)))?;
+            // The age crate gives its buffer back unwiped. One of that size nearly always comes from the same place.
+            drop(Zeroizing::new(Vec::<u8>::with_capacity(AGE_CHUNK)));
             whole::write(&path, &sealed, Existing::Replace)
                 .map_err(|why| file::failure("write", &path, &why))
         };

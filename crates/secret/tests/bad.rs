@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use rustix::io::retry_on_intr;
 use secret::{Error, Why};
 
 use crate::world::{World, got, source, value};
@@ -54,7 +55,8 @@ async fn a_program_that_hangs_is_killed_with_all_that_it_started() {
         tv_sec: 60,
         tv_nsec: 0,
     };
-    poll(&mut ends, Some(&patience)).expect("it can be waited for");
+    // A child's end is a signal, which interrupts this.
+    retry_on_intr(|| poll(&mut ends, Some(&patience))).expect("it can be waited for");
     assert!(ends[0].revents().contains(PollFlags::HUP));
 }
 
@@ -130,10 +132,7 @@ async fn a_client_that_is_not_installed_is_named() {
 #[tokio::test]
 async fn what_is_too_long_is_refused() {
     let world = World::new();
-    assert_eq!(
-        why(&world, r#"command:["yes","hunter2-hunter2"]"#).await,
-        Why::TooLong
-    );
+    assert_eq!(why(&world, r#"command:["yes"]"#).await, Why::TooLong);
     let just = world.write("just", "x".repeat(64 * 1024));
     let text = format!("file:{}", just.display());
     assert_eq!(

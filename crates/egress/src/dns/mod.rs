@@ -2,6 +2,7 @@
 
 mod message;
 mod names;
+mod tcp;
 mod udp;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,12 +10,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use policy::Host;
 
 pub(crate) use names::Names;
+pub(crate) use tcp::serve_tcp;
 pub(crate) use udp::serve_udp;
 
 use message::{Kind, Question, Reply};
 
 /// Longest query that is looked at; resolvers send a few dozen bytes.
-pub(crate) const MAX_QUERY: usize = 4096;
+const MAX_QUERY: usize = 4096;
 
 /// Gives names their addresses: the part of DNS that needs no socket.
 #[derive(Debug, Default)]

@@ -17,6 +17,7 @@ use tokio::time::Sleep;
 use tokio_util::io::poll_read_buf;
 
 use super::{Front, Step, Violation};
+use crate::connection::Busy;
 
 /// How long a head may take from its first byte to its last.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -60,6 +61,7 @@ pub(crate) struct StrictIo<S> {
     front: Front,
     ready: Bytes,
     switch: Arc<Switch>,
+    busy: Arc<Busy>,
     timer: Option<Pin<Box<Sleep>>>,
     refusal: Refusal,
     /// What is still to be written before the connection is closed.
@@ -68,12 +70,13 @@ pub(crate) struct StrictIo<S> {
 }
 
 impl<S> StrictIo<S> {
-    pub(crate) fn new(inner: S, switch: Arc<Switch>, refusal: Refusal) -> Self {
+    pub(crate) fn new(inner: S, switch: Arc<Switch>, busy: Arc<Busy>, refusal: Refusal) -> Self {
         Self {
             inner,
             front: Front::default(),
             ready: Bytes::new(),
             switch,
+            busy,
             timer: None,
             refusal,
             last_words: None,
@@ -127,9 +130,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for StrictIo<S> {
                 return Poll::Ready(Ok(()));
             }
             if this.refused {
-                return Poll::Ready(Ok(()));
+                return this.busy.poll_rest(cx).map(Ok);
             }
-            match this.front.next() {
+            match this.front.step() {
                 Ok(Step::Pass(bytes)) => {
                     if this.front.take_asked() {
                         this.switch.decision.store(UNDECIDED, Ordering::Release);

@@ -144,7 +144,7 @@ impl Front {
     ///
     /// # Errors
     /// Bytes that are refused. Nothing comes out after that, and nothing of what was refused has come out.
-    pub fn next(&mut self) -> Result<Step, Violation> {
+    pub fn step(&mut self) -> Result<Step, Violation> {
         loop {
             match &mut self.state {
                 State::Undecided => return Ok(Step::Wait),

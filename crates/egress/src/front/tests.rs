@@ -6,7 +6,7 @@ fn out(bytes: &[u8], piece: usize) -> Result<Vec<u8>, Violation> {
     let mut passed = Vec::new();
     for piece in bytes.chunks(piece) {
         front.push(piece);
-        while let Step::Pass(bytes) = front.next()? {
+        while let Step::Pass(bytes) = front.step()? {
             passed.extend_from_slice(&bytes);
         }
     }
@@ -153,17 +153,17 @@ fn nothing_passes_until_a_switch_is_decided() {
     for opaque in [true, false] {
         let mut front = Front::default();
         front.push(upgrade);
-        assert_eq!(front.next(), Ok(Step::Pass(Bytes::from_static(upgrade))));
+        assert_eq!(front.step(), Ok(Step::Pass(Bytes::from_static(upgrade))));
         assert!(front.take_asked() && !front.take_asked());
         front.push(b"\x81\x01x");
-        assert_eq!(front.next(), Ok(Step::Wait));
+        assert_eq!(front.step(), Ok(Step::Wait));
         front.decide(opaque);
         let expected = if opaque {
             Ok(Step::Pass(Bytes::from_static(b"\x81\x01x")))
         } else {
             Ok(Step::More)
         };
-        assert_eq!(front.next(), expected);
+        assert_eq!(front.step(), expected);
     }
 }
 

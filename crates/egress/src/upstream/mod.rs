@@ -34,6 +34,10 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_ADDRESSES: usize = 4;
 /// A silent connection is probed, so that a peer that vanished is noticed.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 3;
+/// What is read ahead of one HTTP/1 connection at most.
+const READ_AHEAD: usize = 128 << 10;
 
 /// What an HTTP connection runs over.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -131,7 +135,7 @@ impl Dialer {
 
 async fn speak_http1(io: TokioIo<Box<dyn Stream>>) -> hyper::Result<Sender> {
     let mut builder = http1::Builder::new();
-    builder.max_headers(256);
+    builder.max_headers(256).max_buf_size(READ_AHEAD);
     let (sender, connection) = builder.handshake(io).await?;
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
@@ -217,6 +221,9 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
         TcpSocket::new_v6()?
     };
     socket.set_keepalive(true)?;
+    rustix::net::sockopt::set_tcp_keepidle(&socket, KEEPALIVE)?;
+    rustix::net::sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL)?;
+    rustix::net::sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_RETRIES)?;
     let stream = socket.connect(address).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
@@ -274,11 +281,27 @@ pub(crate) fn fit(
     } else {
         *request.version_mut() = Version::HTTP_11;
         request.headers_mut().remove(http::header::TE);
+        join_cookies(request.headers_mut());
         if let Ok(host) = http::HeaderValue::from_str(&authority) {
             request.headers_mut().insert(http::header::HOST, host);
         }
     }
     if let Ok(uri) = http::Uri::from_parts(parts) {
         *request.uri_mut() = uri;
+    }
+}
+
+/// HTTP/2 lets a client send its cookies one by one; in HTTP/1 they are one header (RFC 9113, 8.2.3).
+fn join_cookies(headers: &mut http::HeaderMap) {
+    let cookies: Vec<&[u8]> = headers
+        .get_all(http::header::COOKIE)
+        .iter()
+        .map(http::HeaderValue::as_bytes)
+        .collect();
+    if cookies.len() < 2 {
+        return;
+    }
+    if let Ok(joined) = http::HeaderValue::from_bytes(&cookies.join(&b"; "[..])) {
+        headers.insert(http::header::COOKIE, joined);
     }
 }

@@ -15,9 +15,12 @@ use tokio_rustls::client::TlsStream;
 /// Configurations that are kept: one for each set of extra roots and offer of protocols.
 const CACHED: usize = 64;
 
+/// Extra roots as PEM, and whether HTTP/2 is offered.
+type Wanted = (Option<String>, bool);
+
 pub(super) struct Tls {
     usual: OnceLock<RootCertStore>,
-    configs: Mutex<HashMap<(Option<String>, bool), Arc<ClientConfig>>>,
+    configs: Mutex<HashMap<Wanted, Arc<ClientConfig>>>,
 }
 
 impl Tls {

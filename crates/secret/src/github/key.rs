@@ -18,8 +18,10 @@ pub(super) fn read(pem: &Value) -> Result<KeyPair, &'static str> {
     if begin == "ENCRYPTED PRIVATE KEY" || body.contains("Proc-Type:") {
         return Err("it is encrypted with a passphrase");
     }
-    let body: Zeroizing<String> =
-        Zeroizing::new(body.chars().filter(|c| !c.is_whitespace()).collect());
+    // Of its length from the start: what grows leaves copies behind.
+    let mut text = Zeroizing::new(String::with_capacity(body.len()));
+    text.extend(body.chars().filter(|c| !c.is_whitespace()));
+    let body = text;
     let der = BASE64_STANDARD.decode(&*body).map(Zeroizing::new);
     let der = der.map_err(|_| "it is not base64")?;
     let key = match begin {

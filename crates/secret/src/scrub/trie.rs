@@ -27,8 +27,10 @@ pub(super) struct State(u32);
 
 pub(super) struct Trie {
     nodes: Vec<Node>,
-    /// Where each byte leads from the root: most bytes are looked at there.
+    /// Where each byte leads from the root.
     first: Box<[u32; 256]>,
+    /// Which two bytes some needle begins with, a bit for each: nearly all bytes are passed over with this alone.
+    pairs: Box<[u64; 1024]>,
 }
 
 impl Trie {
@@ -43,6 +45,7 @@ impl Trie {
                 whole: 0,
             }],
             first: Box::new([ROOT; 256]),
+            pairs: Box::new([0; 1024]),
         }
     }
 
@@ -50,8 +53,12 @@ impl Trie {
         self.nodes.len() == 1
     }
 
-    /// Adds a needle. [`link`](Self::link) comes after the last one.
+    /// Adds a needle of at least two bytes. [`link`](Self::link) comes after the last one.
     pub(super) fn add(&mut self, needle: &[u8]) {
+        if let [one, two, ..] = needle {
+            let (word, bit) = pair(*one, *two);
+            self.pairs[word] |= bit;
+        }
         let mut at = ROOT;
         for &byte in needle {
             at = match self.child(at, byte) {
@@ -88,19 +95,46 @@ impl Trie {
         State(ROOT)
     }
 
-    /// Returns where a byte leads.
-    pub(super) fn next(&self, state: State, byte: u8) -> State {
-        State(self.step(state.0, byte))
+    /// Goes on over some bytes. Told is where each needle ends among them, and how long it is, the longest that ends there.
+    pub(super) fn run(
+        &self,
+        state: State,
+        bytes: &[u8],
+        mut found: impl FnMut(usize, usize),
+    ) -> State {
+        let (State(mut state), mut at) = (state, 0);
+        while at < bytes.len() {
+            if state == ROOT {
+                at += self.first_that_may_begin(&bytes[at..]);
+                let Some(&byte) = bytes.get(at) else {
+                    break;
+                };
+                state = self.first[usize::from(byte)];
+            } else {
+                state = self.step(state, bytes[at]);
+            }
+            at += 1;
+            let whole = self.nodes[state as usize].whole;
+            if whole > 0 {
+                found(at, whole as usize);
+            }
+        }
+        State(state)
+    }
+
+    /// Returns how many bytes no needle begins at; of the last one alone its second byte is not known.
+    fn first_that_may_begin(&self, bytes: &[u8]) -> usize {
+        let begins = |two: &[u8]| {
+            let (word, bit) = pair(two[0], two[1]);
+            self.pairs[word] & bit != 0
+        };
+        let last = bytes.len().saturating_sub(1);
+        bytes.windows(2).position(begins).unwrap_or(last)
     }
 
     /// Returns how many of the last bytes may go on to be a needle.
     pub(super) fn open(&self, state: State) -> usize {
         self.nodes[state.0 as usize].depth as usize
-    }
-
-    /// Returns how many of the last bytes are a needle, the longest; 0 if none is.
-    pub(super) fn found(&self, state: State) -> usize {
-        self.nodes[state.0 as usize].whole as usize
     }
 
     fn step(&self, mut at: u32, byte: u8) -> u32 {
@@ -148,11 +182,18 @@ impl Trie {
     }
 }
 
-/// The nodes spell the values out.
+/// Returns where the bit of two bytes is.
+fn pair(one: u8, two: u8) -> (usize, u64) {
+    let bit = usize::from(one) << 8 | usize::from(two);
+    (bit / 64, 1 << (bit % 64))
+}
+
+/// The nodes spell the values out, and the pairs how they begin.
 impl Drop for Trie {
     fn drop(&mut self) {
         for node in &mut self.nodes {
             node.byte.zeroize();
         }
+        self.pairs.zeroize();
     }
 }

@@ -6,7 +6,7 @@ use http::request::Parts;
 use super::{ALGORITHM, DATE, Error, date, encode};
 
 /// The parameters of a presigned request.
-pub(super) const PRESIGNED: [&str; 7] = [
+const PRESIGNED: [&str; 7] = [
     "X-Amz-Algorithm",
     "X-Amz-Credential",
     "X-Amz-Date",
@@ -52,7 +52,7 @@ pub fn claimed(parts: &Parts) -> Result<Claimed, Error> {
 }
 
 /// Tells whether a query has a parameter.
-pub(super) fn has(query: &str, name: &str) -> bool {
+fn has(query: &str, name: &str) -> bool {
     values(query, name).next().is_some()
 }
 

@@ -130,10 +130,11 @@ impl From<NotText> for Error {
     }
 }
 
-/// Signs a request in its headers, whatever signature of AWS it had before.
+/// Signs a request, whatever signature of AWS it had before: in its query if that was there, with the time and the lifetime
+/// that it had, and else in its headers.
 ///
 /// Signed are the host, the content's type and all headers of AWS's own, and what the client had signed and a proxy does
-/// not change.
+/// not change. A signature in the query leaves the payload to what the request says of it.
 ///
 /// # Errors
 /// It cannot be signed; then it must not be sent.
@@ -144,16 +145,14 @@ pub fn sign(
     time: SystemTime,
     payload: Payload<'_>,
 ) -> Result<(), Error> {
-    let (before, presigned) = match claimed(parts) {
-        Ok(claimed) => (claimed.signed, claimed.presigned),
-        Err(Error::Unsigned) => (Vec::new(), false),
+    let before = match claimed(parts) {
+        Ok(claimed) if claimed.presigned => return presign(parts, &claimed, keys, scope),
+        Ok(claimed) => claimed.signed,
+        Err(Error::Unsigned) => Vec::new(),
         Err(why) => return Err(why),
     };
     let hash = hash(&parts.headers, payload)?;
     let date = date::amz(time).ok_or(Error::Clock)?;
-    if presigned {
-        without(parts, &claimed::PRESIGNED)?;
-    }
     let headers = &mut parts.headers;
     headers.remove(AUTHORIZATION);
     headers.remove(TOKEN);
@@ -177,8 +176,7 @@ pub fn sign(
     Ok(())
 }
 
-/// Signs a request anew that was signed with the placeholder key `fake_id`, where it was signed: in its headers, or in its query with
-/// the time and the lifetime that it had there.
+/// Signs a request anew that was signed with the placeholder key `fake_id`, for this very scope; as [`sign`] does.
 ///
 /// # Errors
 /// It is not signed, with another key, for something else than `scope`, or in a way that cannot be signed anew.
@@ -200,11 +198,7 @@ pub fn resign(
             allowed: format!("{} in {}", scope.service, scope.region),
         });
     }
-    if claimed.presigned {
-        presign(parts, &claimed, keys, scope)
-    } else {
-        sign(parts, keys, scope, time, payload)
-    }
+    sign(parts, keys, scope, time, payload)
 }
 
 /// Tells whether the body must be read before the request can be signed: nothing in it says its hash.

@@ -320,6 +320,52 @@ fn the_examples_of_the_s3_reference_give_their_signatures() {
     }
 }
 
+/// What no example has; the signatures are those of AWS's library for Python (botocore 1.43).
+#[test]
+fn names_and_queries_with_odd_characters_are_signed_as_awss_own_library_does() {
+    for (method, uri, signature) in [
+        (
+            "GET",
+            "/a%20b%2Bc%281%29/%C3%BC~%27%2A",
+            "e8ea5b3900ef8e26c72ecc6b4792ac0c24bdc9a485863e8a3284a07d9ce56e53",
+        ),
+        (
+            "GET",
+            "/?delimiter=%2F&list-type=2&prefix=a%20b%2Bc%26",
+            "307634e7d2e0906ebb799ca4acd74b3f9b4677ab6132922cb1ad04a4ae7c5836",
+        ),
+        (
+            "DELETE",
+            "//a/../b//",
+            "6d5fedfb5ce2b515a9e8e8544b760f8a4ae410d36775092f38c363c24c997327",
+        ),
+    ] {
+        let told = parts(
+            method,
+            uri,
+            &[
+                ("host", "examplebucket.s3.amazonaws.com"),
+                ("x-amz-content-sha256", EMPTY),
+            ],
+        );
+        let signed = reference(told, Payload::AsTold);
+        assert_eq!(signature_of(&signed), signature, "{uri}");
+    }
+    // The same names, written in another way on their way here.
+    let loose = parts(
+        "GET",
+        "/a%20b%2bc(1)/%c3%bc%7E'*",
+        &[
+            ("host", "examplebucket.s3.amazonaws.com"),
+            ("x-amz-content-sha256", EMPTY),
+        ],
+    );
+    assert_eq!(
+        signature_of(&reference(loose, Payload::AsTold)),
+        "e8ea5b3900ef8e26c72ecc6b4792ac0c24bdc9a485863e8a3284a07d9ce56e53"
+    );
+}
+
 /// A request that was signed with the placeholder in its query, and what the S3 reference says of it.
 const PRESIGNED: &str = "https://examplebucket.s3.amazonaws.com/test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256\
     &X-Amz-Credential=AKIAFAKEFAKEFAKEFAKE%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Date=20130524T000000Z\
@@ -366,6 +412,21 @@ fn a_presigned_request_is_signed_anew_in_its_query() {
         (told.id.as_str(), told.presigned),
         ("AKIAIOSFODNN7EXAMPLE", true)
     );
+}
+
+#[test]
+fn whoever_presigned_it_a_request_stays_presigned() {
+    let mut one = parts(
+        "GET",
+        PRESIGNED,
+        &[("host", "examplebucket.s3.amazonaws.com")],
+    );
+    again(&mut one, Payload::AsTold).expect("it is signed");
+    let other = PRESIGNED.replace(FAKE, "whoever");
+    let two = parts("GET", &other, &[("host", "examplebucket.s3.amazonaws.com")]);
+    let two = reference(two, Payload::AsTold);
+    assert_eq!(one.uri, two.uri);
+    assert!(!two.headers.contains_key(AUTHORIZATION));
 }
 
 fn signed_with(id: &str, more: &[(&str, &str)]) -> Parts {
