@@ -3,8 +3,7 @@
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::mount::OpenTreeFlags;
 
 use super::{place, special};
@@ -20,13 +19,14 @@ pub(super) fn write(at: BorrowedFd<'_>, name: &str, text: &[u8]) -> io::Result<(
 /// Mounts file `name` of `ours`, a mounted directory, over what `point` refers to.
 pub(super) fn attach(point: BorrowedFd<'_>, ours: BorrowedFd<'_>, name: &str) -> Result<(), Error> {
     let failed = |e: io::Error| Error::step(format!("put {name} over the image's"), e);
+    let found = rustix::fs::fstat(point).map_err(|e| failed(e.into()))?;
+    if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+        // That is the image's own affair, and no file can be mounted there.
+        return Ok(());
+    }
     // From a mount that is attached: only newer kernels clone from one that is not.
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let mount = rustix::mount::open_tree(ours, name, flags).map_err(|e| failed(e.into()))?;
     special::seal(mount.as_fd())?;
-    match place::attach(mount.as_fd(), point) {
-        // It is a directory in this image, which is its own affair.
-        Err(e) if e.raw_os_error() == Some(Errno::NOTDIR.raw_os_error()) => Ok(()),
-        attached => attached.map_err(failed),
-    }
+    place::attach(mount.as_fd(), point).map_err(failed)
 }
