@@ -127,10 +127,10 @@ impl Store {
     }
 
     fn generations(&self, name: &str) -> Result<Vec<Generation>> {
-        let listed = self.backend.list(&format!("refs/{name}"))?;
-        let mut all: Vec<_> = listed
+        let names = self.backend.names(&format!("refs/{name}"))?;
+        let mut all: Vec<_> = names
             .iter()
-            .filter_map(|listed| listed.name.parse().ok().map(Generation))
+            .filter_map(|name| name.parse().ok().map(Generation))
             .collect();
         all.sort_unstable();
         Ok(all)

@@ -171,6 +171,9 @@ impl<'s> Sink<'s> {
         for job in left {
             self.backend.wait(job)?;
         }
+        // Also where nothing was written: what another push put there a moment ago, and this one relies on, has a name by
+        // then, which its own sync may not have reached.
+        self.backend.settle(["packs", "index"])?;
         Ok(std::mem::take(&mut *lock(&self.written)))
     }
 

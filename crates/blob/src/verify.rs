@@ -56,8 +56,8 @@ impl Store {
     pub fn verify(&self, id: &SnapshotId) -> Result<VerifyReport> {
         let snapshot = self.snapshot(id)?;
         // Not from this machine's copy of the index: it is the store that is checked.
-        let known = Known::load(&self.backend, &self.vault, None)?;
-        let fetch = Fetch::new(self, Arc::new(known));
+        let known = Known::load(&self.backend, &self.vault, None, None)?;
+        let fetch = Fetch::new(self, known);
         let mut report = VerifyReport {
             damaged_indexes: fetch.known.damaged.clone(),
             ..VerifyReport::default()
