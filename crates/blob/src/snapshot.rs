@@ -47,6 +47,12 @@ impl Snapshot {
     pub fn has_tree(&self) -> bool {
         self.tree.is_some()
     }
+
+    /// Says whether two snapshots of one store have the same tree: every name, attribute and byte, also of the root.
+    #[must_use]
+    pub fn has_same_tree(&self, other: &Self) -> bool {
+        self.tree == other.tree
+    }
 }
 
 /// The object as it is stored, JSON.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use system_tests::{Res, World, process, trouble};
 
-use crate::support::{SOON, op, settled, world};
+use crate::support::{SOON, op, settled, until, world};
 
 /// Writes a file in `ada` in an operation of its own.
 fn write(world: &World, id: &str, text: &str) -> Res<()> {
@@ -623,8 +623,9 @@ fn a_checkpoint_in_use_stays() -> Res<()> {
     fork.kill();
     assert_eq!(read(&world, "try")?, "1\n");
     // The fork has a cut of its own by now, and its source's may go.
-    process::until(SOON, || {
-        Ok(world.run(&["checkpoint", "rm", "ada", cut.trim()])?.code == Some(0))
+    until("the checkpoint is let go of", || {
+        let removed = world.run(&["checkpoint", "rm", "ada", cut.trim()]);
+        removed.is_ok_and(|removed| removed.code == Some(0))
     })?;
     assert_eq!(read(&world, "try")?, "1\n");
     world.must(&["rewind", "try", "--to", "start"])?;
