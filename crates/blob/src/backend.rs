@@ -136,10 +136,7 @@ impl Backend {
         match &self.place {
             Place::Directory(dir) => {
                 let (dir, name) = (dir.clone(), name.to_owned());
-                Prepared::Beside(
-                    self.handle
-                        .spawn_blocking(move || dir.stage(&name, &bytes)),
-                )
+                Prepared::Beside(self.handle.spawn_blocking(move || dir.stage(&name, &bytes)))
             }
             Place::Cloud(_) => Prepared::Bytes(bytes),
         }
@@ -247,10 +244,8 @@ impl Backend {
         let Place::Directory(dir) = &self.place else {
             return Ok(());
         };
-        let is_old = |meta: &std::fs::Metadata| {
-            meta.modified()
-                .is_ok_and(|at| crate::gc::age(at) >= older)
-        };
+        let is_old =
+            |meta: &std::fs::Metadata| meta.modified().is_ok_and(|at| crate::gc::age(at) >= older);
         dir.clear_staged(is_old)
             .map_err(failed("clear away", "what killed writers left"))
     }
@@ -300,7 +295,10 @@ impl Cloud {
     }
 
     async fn put(&self, name: &str, bytes: Vec<u8>) -> Result<()> {
-        let put = self.store.put(&self.at(name), PutPayload::from(bytes)).await;
+        let put = self
+            .store
+            .put(&self.at(name), PutPayload::from(bytes))
+            .await;
         put.map(drop).map_err(failed("write", name))
     }
 
@@ -362,10 +360,8 @@ impl Cloud {
 }
 
 fn put_both(dir: &Directory, first: &(String, Vec<u8>), second: &(String, Vec<u8>)) -> Result<()> {
-    let stage = |(name, bytes): &(String, Vec<u8>)| {
-        dir.stage(name, bytes)
-            .map_err(failed("write", name))
-    };
+    let stage =
+        |(name, bytes): &(String, Vec<u8>)| dir.stage(name, bytes).map_err(failed("write", name));
     // Side by side, so that they share a commit of the disk's journal.
     let (one, other) = both(|| stage(first), || stage(second));
     let (one, other) = (one?, other?);
@@ -373,10 +369,7 @@ fn put_both(dir: &Directory, first: &(String, Vec<u8>), second: &(String, Vec<u8
     other.put().map_err(failed("write", &second.0))
 }
 
-fn both<A: Send, B: Send>(
-    one: impl FnOnce() -> A + Send,
-    other: impl FnOnce() -> B,
-) -> (A, B) {
+fn both<A: Send, B: Send>(one: impl FnOnce() -> A + Send, other: impl FnOnce() -> B) -> (A, B) {
     std::thread::scope(|scope| {
         let beside = scope.spawn(one);
         let other = other();

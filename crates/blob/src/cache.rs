@@ -8,9 +8,13 @@
 //! that changed within [`TICK`] of the newest ctime of the tree: the cut cannot be older than that.
 //!
 //! A directory is a record, and has the same number as long as it stays where it is. Where the caller knows which inodes
-//! changed since the tree of this cache, only the records of directories that have to do with them are made anew, and the
-//! rest is carried over as bytes. A record begins with what finds them: inode numbers and records of its entries.
+//! changed since the tree of this cache, only the records of directories that have to do with them are made anew. A record
+//! begins with what finds them: inode numbers and records of its entries.
+//!
+//! The file is blocks: one with every record, and then one for each push that made only some anew. A block's hash covers
+//! the hash of the one before it, so one that was written beside another push's counts for nothing, nor does all that follows.
 
+use std::io::Write as _;
 use std::ops::Range;
 use std::path::Path;
 
@@ -21,6 +25,9 @@ use crate::wire::{Malformed, Reader, put_bytes, put_len, put_num, put_signed};
 const MAGIC: &[u8; 8] = b"DSBC0002";
 /// The longest tick of a kernel's clock (HZ = 100).
 const TICK: i128 = 10_000_000;
+
+/// So much is added to a cache before it is written anew, at least.
+const ADDED: usize = 64 << 10;
 
 /// Seconds and nanoseconds.
 pub(crate) type Time = (i64, u32);
@@ -38,6 +45,9 @@ pub(crate) struct Row {
 /// The cache of an earlier push.
 pub(crate) struct Old {
     bytes: Vec<u8>,
+    /// How long the first block is, and the hash of the last.
+    first: usize,
+    hash: [u8; 32],
     /// Where the records are; an empty one is of no directory.
     records: Vec<Range<usize>>,
     packs: IdSet<PackId>,
@@ -51,6 +61,8 @@ pub(crate) struct Old {
 pub(crate) struct New {
     records: Vec<Record>,
     free: Vec<u32>,
+    /// Whether it began with the old one's records.
+    keeps: bool,
 }
 
 enum Record {
@@ -61,46 +73,49 @@ enum Record {
     Fresh(Vec<u8>),
 }
 
-impl Old {
-    /// Reads a cache; `None` if there is none, it is torn, of another version, or another store's.
-    pub(crate) fn read(path: &Path, store: &str) -> Option<Self> {
-        let bytes = std::fs::read(path).ok()?;
-        let (text, told) = bytes.split_last_chunk::<32>()?;
-        if blake3::hash(text) != *told {
-            return None;
-        }
-        let old = Self::parse(text, store).ok().flatten()?;
-        Some(Self { bytes, ..old })
-    }
+/// What a block says of all of the tree.
+struct Block {
+    token: String,
+    newest: Time,
+    packs: Vec<PackId>,
+    root: Row,
+    /// How many records there are.
+    count: usize,
+    /// Those in this block.
+    records: Vec<(usize, Range<usize>)>,
+}
 
-    /// All but the bytes.
-    fn parse(text: &[u8], store: &str) -> Result<Option<Self>, Malformed> {
-        let mut from = Reader(text);
-        if from.array()? != *MAGIC || from.bytes()? != store.as_bytes() {
-            return Ok(None);
+impl Old {
+    /// Reads a cache as far as it is whole; `None` if there is none, it is of another version, or another store's.
+    pub(crate) fn read(path: &Path, store: &str) -> Option<Self> {
+        let mut bytes = std::fs::read(path).ok()?;
+        let mut old: Option<Self> = None;
+        let mut at = 0;
+        while let Some((text, hash)) = block(&bytes, at, old.as_ref().map(|old| old.hash)) {
+            let Ok(Some(block)) = Block::parse(&bytes[text.clone()], text.start, store) else {
+                break;
+            };
+            at = text.end + 32;
+            let old = old.get_or_insert_with(|| Self {
+                bytes: Vec::new(),
+                first: at,
+                hash,
+                records: Vec::new(),
+                packs: IdSet::default(),
+                newest: block.newest,
+                token: String::new(),
+                root: block.root.clone(),
+            });
+            old.hash = hash;
+            old.records.resize(block.count, 0..0);
+            for (number, range) in block.records {
+                *old.records.get_mut(number)? = range;
+            }
+            old.packs.extend(block.packs);
+            (old.token, old.newest, old.root) = (block.token, block.newest, block.root);
         }
-        let token = String::from_utf8_lossy(from.bytes()?).into_owned();
-        let newest = time(&mut from)?;
-        let mut packs = IdSet::default();
-        for _ in 0..from.count(32)? {
-            packs.insert(PackId(from.array()?));
-        }
-        let (ino, record) = key(&mut from)?;
-        let root = row(&mut from, ino, record)?;
-        let mut records = Vec::new();
-        for _ in 0..from.count(1)? {
-            let record = from.bytes()?;
-            let end = text.len() - from.0.len();
-            records.push(end - record.len()..end);
-        }
-        Ok(Some(Self {
-            bytes: Vec::new(),
-            records,
-            packs,
-            newest,
-            token,
-            root,
-        }))
+        bytes.truncate(at);
+        old.map(|old| Self { bytes, ..old })
     }
 
     pub(crate) fn root(&self) -> &Row {
@@ -110,6 +125,11 @@ impl Old {
     /// What the caller called the tree; empty where it did not.
     pub(crate) fn token(&self) -> &str {
         &self.token
+    }
+
+    /// Says whether what was added to it is so little that more may be.
+    fn is_short(&self) -> bool {
+        self.bytes.len() < self.first + ADDED + self.first / 2
     }
 
     /// How many records there are, those of no directory among them.
@@ -188,6 +208,7 @@ impl New {
         Self {
             records: all.map(keep).collect(),
             free,
+            keeps: true,
         }
     }
 
@@ -227,41 +248,128 @@ impl New {
 
     /// How many entries the tree has, and the newest of their ctimes.
     pub(crate) fn sum(&self, old: Option<&Old>) -> (u64, Time) {
-        let heads = self.texts(old).filter_map(|text| head(&mut Reader(text)).ok());
+        let heads = self
+            .texts(old)
+            .filter_map(|text| head(&mut Reader(text)).ok());
         heads.fold((0, Time::default()), |(entries, newest), (time, count)| {
             (entries + count as u64, newest.max(time))
         })
     }
 
-    /// Writes the cache. `old` is what kept records are taken from.
+    /// Writes the cache, or adds to it what is new. `old` is what kept records are taken from.
     pub(crate) fn write(
         &self,
         path: &Path,
         of: &Of<'_>,
-        packs: impl ExactSizeIterator<Item = PackId>,
+        packs: &[PackId],
         root: &Row,
         old: Option<&Old>,
     ) -> std::io::Result<()> {
-        let len: usize = self.texts(old).map(|text| text.len() + 4).sum();
-        let mut text = Vec::with_capacity(len + packs.len() * 32 + 4096);
-        text.extend_from_slice(MAGIC);
-        put_bytes(&mut text, of.store.as_bytes());
-        put_bytes(&mut text, of.token.as_bytes());
-        put_time(&mut text, self.sum(old).1.max(root.ctime));
-        put_len(&mut text, packs.len());
-        for pack in packs {
-            text.extend_from_slice(&pack.0);
+        let newest = self.sum(old).1.max(root.ctime);
+        if let Some(old) = old.filter(|old| self.keeps && old.is_short()) {
+            let is_new = |place: usize| match &self.records[place] {
+                Record::Kept => false,
+                Record::Fresh(_) => true,
+                Record::Free => old.is_used(number(place)),
+            };
+            let packs = packs.iter().filter(|pack| !old.packs.contains(*pack));
+            let packs: Vec<PackId> = packs.copied().collect();
+            let records = self.texts(Some(old)).enumerate();
+            let records: Vec<_> = records.filter(|(place, _)| is_new(*place)).collect();
+            let added = self.block(of, newest, (&packs, root, &records), old.hash);
+            let mut file = std::fs::OpenOptions::new().append(true).open(path)?;
+            // Another push may have added to it meanwhile.
+            if file.metadata()?.len() == old.bytes.len() as u64 {
+                return file.write_all(&added);
+            }
         }
-        put_key(&mut text, root);
-        put_row(&mut text, root);
-        put_len(&mut text, self.records.len());
-        for record in self.texts(old) {
-            put_bytes(&mut text, record);
-        }
-        let hash = blake3::hash(&text);
-        text.extend_from_slice(hash.as_bytes());
-        crate::files::replace(path, &text)
+        let records: Vec<_> = self.texts(old).enumerate().collect();
+        let all = self.block(of, newest, (packs, root, &records), [0; 32]);
+        crate::files::replace(path, &all)
     }
+
+    fn block(
+        &self,
+        of: &Of<'_>,
+        newest: Time,
+        (packs, root, records): (&[PackId], &Row, &[(usize, &[u8])]),
+        before: [u8; 32],
+    ) -> Vec<u8> {
+        let len: usize = records.iter().map(|(_, text)| text.len() + 8).sum();
+        let mut to = Vec::with_capacity(len + packs.len() * 32 + 4096);
+        to.extend_from_slice(&[0; 8]);
+        to.extend_from_slice(MAGIC);
+        put_bytes(&mut to, of.store.as_bytes());
+        put_bytes(&mut to, of.token.as_bytes());
+        put_time(&mut to, newest);
+        put_len(&mut to, packs.len());
+        packs.iter().for_each(|pack| to.extend_from_slice(&pack.0));
+        put_key(&mut to, root);
+        put_row(&mut to, root);
+        put_len(&mut to, self.records.len());
+        put_len(&mut to, records.len());
+        for (number, text) in records {
+            put_len(&mut to, *number);
+            put_bytes(&mut to, text);
+        }
+        let len = (to.len() - 8) as u64;
+        to[..8].copy_from_slice(&len.to_le_bytes());
+        let hash = chained(before, &to[8..]);
+        to.extend_from_slice(&hash);
+        to
+    }
+}
+
+impl Block {
+    /// `at` is where the text begins in the file.
+    fn parse(text: &[u8], at: usize, store: &str) -> Result<Option<Self>, Malformed> {
+        let mut from = Reader(text);
+        if from.array()? != *MAGIC || from.bytes()? != store.as_bytes() {
+            return Ok(None);
+        }
+        let token = String::from_utf8_lossy(from.bytes()?).into_owned();
+        let newest = time(&mut from)?;
+        let mut packs = Vec::new();
+        for _ in 0..from.count(32)? {
+            packs.push(PackId(from.array()?));
+        }
+        let (ino, record) = key(&mut from)?;
+        let root = row(&mut from, ino, record)?;
+        let count = usize::try_from(from.num32()?).map_err(|_| Malformed("a number too large"))?;
+        let mut records = Vec::new();
+        for _ in 0..from.count(2)? {
+            let number = usize::try_from(from.num32()?);
+            let number = number.map_err(|_| Malformed("a number too large"))?;
+            let record = from.bytes()?;
+            let end = at + text.len() - from.0.len();
+            records.push((number, end - record.len()..end));
+        }
+        Ok(Some(Self {
+            token,
+            newest,
+            packs,
+            root,
+            count,
+            records,
+        }))
+    }
+}
+
+/// Where the text of the block at a place is, and its hash; `None` if no whole one is there.
+fn block(bytes: &[u8], at: usize, before: Option<[u8; 32]>) -> Option<(Range<usize>, [u8; 32])> {
+    let (len, rest) = bytes.get(at..)?.split_first_chunk::<8>()?;
+    let len = usize::try_from(u64::from_le_bytes(*len)).ok()?;
+    let (text, rest) = rest.split_at_checked(len)?;
+    let told = rest.first_chunk::<32>()?;
+    let hash = chained(before.unwrap_or_default(), text);
+    (hash == *told).then_some((at + 8..at + 8 + len, hash))
+}
+
+fn chained(before: [u8; 32], text: &[u8]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&before);
+    hasher.update(text);
+    hasher.finalize().into()
 }
 
 /// What a cache is of.

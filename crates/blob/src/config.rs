@@ -41,8 +41,7 @@ pub(crate) fn open(backend: &Backend, key: Option<&Key>) -> Result<(Config, Vaul
         return Ok((config, vault));
     }
     // Somebody else made it first. The key object written above fits no config and is passed over.
-    let config =
-        read(backend)?.ok_or_else(|| Error::damaged(NAME, "it was there and is gone"))?;
+    let config = read(backend)?.ok_or_else(|| Error::damaged(NAME, "it was there and is gone"))?;
     known(backend, config, key)
 }
 

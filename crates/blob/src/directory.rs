@@ -140,7 +140,11 @@ impl Directory {
         self.entries(dir, |entry| entry.path().is_dir())
     }
 
-    fn entries(&self, dir: &str, wanted: impl Fn(&fs::DirEntry) -> bool) -> io::Result<Vec<String>> {
+    fn entries(
+        &self,
+        dir: &str,
+        wanted: impl Fn(&fs::DirEntry) -> bool,
+    ) -> io::Result<Vec<String>> {
         let Some(entries) = found(fs::read_dir(self.at(dir)))? else {
             return Ok(Vec::new());
         };

@@ -46,7 +46,7 @@ pub use id::{ChunkId, PackId, SnapshotId};
 pub use key::Key;
 pub use pull::{PullOptions, PullReport};
 pub use push::{Hint, Push, PushReport};
-pub use refs::Generation;
+pub use refs::{Generation, Moving};
 pub use snapshot::{Snapshot, Stream};
 pub use store::{Options, Store};
 pub use verify::VerifyReport;

@@ -14,6 +14,7 @@ use crate::fetch::Fetch;
 use crate::gc;
 use crate::id::{IdSet, PackId, SnapshotId};
 use crate::index;
+use crate::refs::{Generation, Moving};
 use crate::scan::Scan;
 use crate::sink::Sink;
 use crate::snapshot::{self, Ready, Snapshot, Stream};
@@ -161,7 +162,32 @@ impl<'s> Push<'s> {
     ///
     /// [`Error::Swept`] if a garbage collection took chunks away that were relied on; the same push, begun anew, uploads
     /// them.
-    pub fn commit(mut self, note: serde_json::Value) -> Result<(SnapshotId, PushReport)> {
+    pub fn commit(self, note: serde_json::Value) -> Result<(SnapshotId, PushReport)> {
+        let (id, report, _) = self.commit_and(note, |_| Ok(()))?;
+        Ok((id, report))
+    }
+
+    /// The same, with a ref to be moved to the snapshot by [`Store::move_ref`], from the generation that the caller read: it
+    /// is written along, and nobody sees it yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`commit`](Self::commit).
+    pub fn commit_for(
+        self,
+        note: serde_json::Value,
+        name: &str,
+        was: Option<Generation>,
+    ) -> Result<(SnapshotId, PushReport, Moving)> {
+        let store = self.store;
+        self.commit_and(note, |id| store.prepare_ref(name, was, id))
+    }
+
+    fn commit_and<T>(
+        mut self,
+        note: serde_json::Value,
+        prepare: impl FnOnce(&SnapshotId) -> Result<T>,
+    ) -> Result<(SnapshotId, PushReport, T)> {
         let ready = snapshot::ready(
             self.store,
             Snapshot {
@@ -174,8 +200,10 @@ impl<'s> Push<'s> {
                 tree: self.tree.as_ref().map(|tree| tree.root.entry.clone()),
             },
         );
-        // On its way to the disk together with the last pack.
+        // All of it is on its way to the disk together, and shares what waiting that takes.
+        self.sink.close()?;
         let prepared = ready.prepare(self.store);
+        let along = prepare(&ready.snapshot.id)?;
         let written = self.sink.finish()?;
         let known = &self.sink.known.packs;
         let relied: Vec<PackId> = known
@@ -202,15 +230,15 @@ impl<'s> Push<'s> {
                 store: &self.store.id,
                 token: &tree.token,
             };
-            let packs = relied.iter().copied();
-            let written = tree.new.write(path, &of, packs, &tree.root, tree.old.as_ref());
+            let old = tree.old.as_ref();
+            let written = tree.new.write(path, &of, &relied, &tree.root, old);
             remembered(path, written);
         }
         let (store, report) = (self.store, self.report);
         // What is known is nobody else's then, and can be added to.
         drop(self);
         store.learn(written);
-        Ok((snapshot.id, report))
+        Ok((snapshot.id, report, along))
     }
 
     /// Announces the snapshot, checks that no collection took or is about to take what it needs, and publishes it.

@@ -491,7 +491,8 @@ impl<'a> Scan<'a> {
 
     fn listed(&self, path: &[u8]) -> Result<(OwnedFd, Vec<(Vec<u8>, u64)>)> {
         let full = || self.full_path(path, b"");
-        let dir = files::open_below(self.root.as_fd(), path).map_err(Error::errno("open", full()))?;
+        let dir =
+            files::open_below(self.root.as_fd(), path).map_err(Error::errno("open", full()))?;
         let names = files::names(dir.as_fd()).map_err(Error::errno("list", full()))?;
         Ok((dir, names))
     }

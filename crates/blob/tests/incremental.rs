@@ -152,7 +152,10 @@ fn a_push_that_is_told_what_changed_makes_the_same_tree() {
             let (id, report) = push_told(&store, &tree, &cache, &token(round), told);
             let (whole, all) = push(&world.elsewhere(), &tree, None);
             let context = format!("seed {seed} round {round}");
-            let (one, other) = (store.snapshot(&id).unwrap(), store.snapshot(&whole).unwrap());
+            let (one, other) = (
+                store.snapshot(&id).unwrap(),
+                store.snapshot(&whole).unwrap(),
+            );
             let pulled = world.pull(&id).unwrap();
             tree::assert_same(&tree, pulled.path(), &context);
             assert!(one.has_same_tree(&other), "{context}");
@@ -176,7 +179,11 @@ fn what_is_told_to_be_unchanged_is_not_looked_at() {
     for dir in 0..20 {
         fs::create_dir_all(tree.join(format!("{dir}/below"))).unwrap();
         for file in 0..50 {
-            fs::write(tree.join(format!("{dir}/below/{file}")), format!("{dir} {file}")).unwrap();
+            fs::write(
+                tree.join(format!("{dir}/below/{file}")),
+                format!("{dir} {file}"),
+            )
+            .unwrap();
         }
     }
     let store = world.store();
@@ -195,12 +202,19 @@ fn what_is_told_to_be_unchanged_is_not_looked_at() {
     // A file that is gone is no inode; the directory is.
     fs::remove_file(tree.join("8/below/8")).unwrap();
     let (id, gone) = push_it("four", "three", &[ino("8/below")]);
-    assert_eq!((gone.looked_at, gone.read_files, gone.entries), (1, 0, 1039));
+    assert_eq!(
+        (gone.looked_at, gone.read_files, gone.entries),
+        (1, 0, 1039)
+    );
     tree::assert_same(&tree, world.pull(&id).unwrap().path(), "a file less");
     fs::rename(tree.join("3/below"), tree.join("4/else")).unwrap();
     let (id, moved) = push_it("five", "four", &[ino("3"), ino("4"), ino("4/else")]);
     assert_eq!((moved.looked_at, moved.entries), (2 + 51, 1039));
-    tree::assert_same(&tree, world.pull(&id).unwrap().path(), "a directory elsewhere");
+    tree::assert_same(
+        &tree,
+        world.pull(&id).unwrap().path(),
+        "a directory elsewhere",
+    );
     fs::remove_dir_all(tree.join("5")).unwrap();
     let (id, less) = push_it("six", "five", &[ino(".")]);
     assert_eq!((less.looked_at, less.entries), (0, 1039 - 52));
@@ -217,13 +231,87 @@ fn what_is_told_to_be_unchanged_is_not_looked_at() {
     tree::assert_same(&tree, world.pull(&id).unwrap().path(), "packs lost");
 }
 
+/// What is added to a cache is as good as a cache written anew, and what is torn off its end is known to be missing.
+#[test]
+fn a_cache_that_was_added_to_is_one_and_two_pushes_at_once_do_not_mix() {
+    let world = World::new();
+    let (tree, cache) = (world.path("tree"), world.path("tree.cache"));
+    let ino = |path: &str| fs::symlink_metadata(tree.join(path)).unwrap().ino();
+    for file in 0..2000 {
+        fs::create_dir_all(tree.join(format!("{}", file % 50))).unwrap();
+        fs::write(
+            tree.join(format!("{}/{file}", file % 50)),
+            format!("{file}"),
+        )
+        .unwrap();
+    }
+    let store = world.store();
+    let push_it = |token: &str, before: &str, changed: &[u64]| {
+        let changed = changed.iter().copied().collect();
+        push_told(&store, &tree, &cache, token, (before, &changed))
+    };
+    let size = || fs::metadata(&cache).unwrap().len();
+    push_it("0", "", &[]);
+    let (whole, mut grown) = (size(), 0);
+    for round in 0..200 {
+        fs::write(tree.join("7/7"), format!("round {round}")).unwrap();
+        let before = size();
+        let (_, report) = push_it(
+            &format!("{}", round + 1),
+            &format!("{round}"),
+            &[ino("7/7")],
+        );
+        assert_eq!(
+            (report.looked_at, report.entries),
+            (1, 2050),
+            "round {round}"
+        );
+        grown += u32::from(size() > before && size() < before + whole / 10);
+        assert!(
+            size() < whole * 2 + (100 << 10),
+            "round {round}: {}",
+            size()
+        );
+    }
+    assert!(grown > 150, "{grown} of 200 were added");
+
+    let earlier = fs::read(&cache).unwrap();
+    fs::write(tree.join("8/8"), "eight").unwrap();
+    push_it("a", "200", &[ino("8/8")]);
+    let added = fs::read(&cache).unwrap();
+    assert_eq!(added[..earlier.len()], earlier);
+    // Without its last byte, it is what it was before.
+    fs::write(&cache, &added[..added.len() - 1]).unwrap();
+    let (id, report) = push_it("b", "200", &[ino("8/8")]);
+    assert_eq!(report.looked_at, 1);
+    tree::assert_same(&tree, world.pull(&id).unwrap().path(), "a torn end");
+    // Of two that were added to one, the second counts for nothing.
+    fs::write(tree.join("9/9"), "nine").unwrap();
+    fs::write(&cache, &earlier).unwrap();
+    push_it("c", "200", &[ino("8/8"), ino("9/9")]);
+    let other = fs::read(&cache).unwrap();
+    assert_eq!(other[..earlier.len()], earlier);
+    let both = [&added[..], &other[earlier.len()..]].concat();
+    fs::write(&cache, both).unwrap();
+    let (id, report) = push_it("d", "a", &[ino("9/9")]);
+    assert_eq!(report.looked_at, 1);
+    tree::assert_same(&tree, world.pull(&id).unwrap().path(), "two at once");
+    fs::write(tree.join("10/10"), "ten").unwrap();
+    let (id, report) = push_it("e", "d", &[ino("10/10")]);
+    assert_eq!(report.looked_at, 1);
+    tree::assert_same(&tree, world.pull(&id).unwrap().path(), "and after it");
+}
+
 #[test]
 fn a_store_that_stays_open_sees_what_others_write() {
     let world = World::new();
     let tree = world.path("tree");
     tree::make(&tree, &mut Dice(77), 60);
     let open = world.store();
-    open.begin(None).unwrap().commit(serde_json::Value::Null).unwrap();
+    open.begin(None)
+        .unwrap()
+        .commit(serde_json::Value::Null)
+        .unwrap();
     let (_, theirs) = push(&world.elsewhere(), &tree, None);
     assert!(theirs.new_bytes > 0);
     let (_, ours) = push(&open, &tree, None);
@@ -237,7 +325,10 @@ fn a_store_that_stays_open_sees_what_others_write() {
     world.elsewhere().gc(&[], &at_once).unwrap();
     assert_eq!(world.objects("packs"), []);
     let (id, anew) = push(&open, &tree, None);
-    assert_eq!(anew.new_bytes, theirs.new_bytes, "what another took is not relied on");
+    assert_eq!(
+        anew.new_bytes, theirs.new_bytes,
+        "what another took is not relied on"
+    );
     tree::assert_same(&tree, world.pull(&id).unwrap().path(), "after a collection");
 }
 

@@ -37,7 +37,11 @@ struct Place {
 
 impl Opened {
     /// Returns the store that is open, or opens it, and makes one where there is none.
-    pub(super) fn get(self: &Arc<Self>, at: &StoreAt, cache: &Path) -> Result<Arc<Store>, ApiError> {
+    pub(super) fn get(
+        self: &Arc<Self>,
+        at: &StoreAt,
+        cache: &Path,
+    ) -> Result<Arc<Store>, ApiError> {
         check_directory(at)?;
         // The identity must still be there, and still be that one.
         let key = at.key_file.as_deref().map(key).transpose()?;
@@ -129,7 +133,10 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &second));
         assert!(url.join("config").exists());
         assert!(!first.is_same().unwrap());
-        assert!(Arc::ptr_eq(&second, &opened.get(&at(&url), &cache).unwrap()));
+        assert!(Arc::ptr_eq(
+            &second,
+            &opened.get(&at(&url), &cache).unwrap()
+        ));
     }
 
     #[tokio::test]

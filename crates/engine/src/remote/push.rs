@@ -297,12 +297,10 @@ impl Work {
             cuts,
         };
         failpoint::hit("before_push_commit");
-        let (id, report) = push.commit(as_json(&note)?)?;
+        let (name, was) = (main_ref(&self.before.name), self.before.generation);
+        let (id, report, moving) = push.commit_for(as_json(&note)?, &name, was)?;
         failpoint::hit("after_push_commit");
-        match self
-            .store
-            .set_ref(&main_ref(&self.before.name), self.before.generation, &id)
-        {
+        match self.store.move_ref(moving) {
             Err(blob::Error::Moved { .. }) => return Err(Tried::Overtaken),
             moved => moved?,
         };
@@ -349,9 +347,9 @@ impl Work {
                 cut: id.clone(),
                 workspace: cut.workspace.clone(),
             };
-            let (snapshot, report) = push.commit(as_json(&note)?)?;
-            self.store
-                .set_ref(&at, there.map(|(_, generation)| generation), &snapshot)?;
+            let was = there.map(|(_, generation)| generation);
+            let (_, report, moving) = push.commit_for(as_json(&note)?, &at, was)?;
+            self.store.move_ref(moving)?;
             count(view, &report);
             cuts.push(id.clone());
         }

@@ -66,8 +66,9 @@ impl Sandbox {
         }
         if let Some((op, _)) = self.rolled_back_to().find(|(_, to)| **to == cut.id) {
             let needed = is(&format!("is what operation `{op}` would be rolled back to"));
-            return Err(ApiError::new(ErrorCode::Unavailable, needed)
-                .hint("try again when it has ended"));
+            return Err(
+                ApiError::new(ErrorCode::Unavailable, needed).hint("try again when it has ended")
+            );
         }
         if let (Some(label), Force::No) = (&cut.label, force) {
             let labeled = is(&format!("is labeled `{label}`, so it is kept"));
@@ -83,7 +84,10 @@ impl Sandbox {
         open.filter_map(|id| {
             let op = self.state.ops.get(id)?;
             let rolls = op.open_spec()?.replay == Replay::Rollback;
-            op.cut_before.as_ref().filter(|_| rolls).map(|cut| (id, cut))
+            op.cut_before
+                .as_ref()
+                .filter(|_| rolls)
+                .map(|cut| (id, cut))
         })
     }
 

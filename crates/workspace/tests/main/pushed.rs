@@ -119,7 +119,13 @@ fn the_changed_inodes_of_two_cuts_are_told_whichever_is_older() {
     fs::hard_link(up.join("c/f"), up.join("c/h")).unwrap();
     let three = world.cut(&head, "three");
     let mark = |cut| world.pool.mark(&head, cut).unwrap().unwrap();
-    let between = |a, b| world.pool.changed_inodes(&head, &mark(a), b).unwrap().unwrap();
+    let between = |a, b| {
+        world
+            .pool
+            .changed_inodes(&head, &mark(a), b)
+            .unwrap()
+            .unwrap()
+    };
     let has = |of: &BTreeSet<u64>| {
         ["a", "a/f", "a/g", "b", "b/g", "c", "c/f", "c/g"]
             .into_iter()
@@ -132,7 +138,9 @@ fn the_changed_inodes_of_two_cuts_are_told_whichever_is_older() {
     assert_eq!(between(&three, &one), between(&one, &three));
     assert!(between(&two, &two).is_empty());
     let world = world.reopened();
-    let again = world.pool.changed_inodes(&head, &mark_of(&world, &head, &one), &two);
+    let again = world
+        .pool
+        .changed_inodes(&head, &mark_of(&world, &head, &one), &two);
     assert_eq!(has(&again.unwrap().unwrap()), ["a/f", "b"]);
 }
 
@@ -154,7 +162,9 @@ fn what_cannot_be_told_is_not_guessed() {
         world.pool.changed_inodes(of, mark, cut).unwrap().is_some()
     };
     assert!(tells(&head, &mark, &two));
-    assert!(!tells(&head, "", &two) && !tells(&head, "one", &two) && !tells(&head, "no name", &two));
+    assert!(
+        !tells(&head, "", &two) && !tells(&head, "one", &two) && !tells(&head, "no name", &two)
+    );
 
     // In a fork the cut of that name is a copy, and was not taken of the fork's head.
     let fork = world.pool.fork(&head, &one).unwrap();
