@@ -1,7 +1,5 @@
 //! Reads everything that a snapshot needs and tells what is damaged: all of it, not only the first.
 
-use std::sync::Arc;
-
 use crate::entry::Kind;
 use crate::error::{Damage, Error, Result};
 use crate::fetch::{Bad, Fault, Fetch};
