@@ -30,6 +30,6 @@ mod trees;
 
 pub use engine::{Engine, Recovery};
 pub use files::{Changed, Files, Helper, Piece, Refusal};
-pub use sandbox::{Attached, Handle, Held, Place, Progress, StdinState};
+pub use sandbox::{Attached, Force, Handle, Held, Place, Progress, StdinState};
 pub use shared::{Config, Shared};
 pub use trees::{Compared, Side};

@@ -25,6 +25,7 @@ use crate::api::{checkpoints, files, images, journal, ops, remote, sandboxes, se
         checkpoints::take,
         checkpoints::list,
         checkpoints::label,
+        checkpoints::remove,
         checkpoints::fork,
         checkpoints::rewind,
         remote::push,

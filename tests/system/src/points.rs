@@ -34,6 +34,7 @@ pub const ALL: &[&str] = &[
     "frozen",
     "before_removed",
     "after_removed",
+    "after_cuts_dropped",
 ];
 
 /// A process that stands at a place. Dropped, it is let go on.

@@ -6,6 +6,7 @@
 mod actor;
 mod checkpoints;
 mod cuts;
+mod drops;
 mod life;
 mod ops;
 mod removal;
@@ -25,6 +26,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub(crate) use actor::{Files, spawn, view_of};
 pub use checkpoints::{Held, Place};
+pub use drops::Force;
 pub(crate) use removal::remove_state;
 
 use crate::shared::Shared;
@@ -166,6 +168,11 @@ pub(crate) enum Request {
         label: Option<String>,
         reply: Reply<()>,
     },
+    DropCheckpoint {
+        at: String,
+        force: Force,
+        reply: Reply<()>,
+    },
     Locate {
         at: String,
         reply: Reply<Place>,
@@ -225,6 +232,7 @@ impl Request {
             Self::Checkpoint { reply, .. } => no(reply, problem),
             Self::Checkpoints { reply, .. } => no(reply, problem),
             Self::Label { reply, .. } => no(reply, problem),
+            Self::DropCheckpoint { reply, .. } => no(reply, problem),
             Self::Locate { reply, .. } => no(reply, problem),
             Self::Rewind { reply, .. } => no(reply, problem),
             Self::Spec { reply, .. } => no(reply, problem),
