@@ -229,6 +229,20 @@ pub trait Pool: Send + Sync {
         cut: &CutId,
     ) -> Result<Option<BTreeSet<u64>>>;
 
+    /// Returns the paths at which the files of two cuts of one head can differ, from the top of the cut's tree, as the younger one
+    /// has them: what is gone is told by its directory. Costs what changed, not what is there.
+    ///
+    /// `None` as for [`Pool::changed_inodes`].
+    ///
+    /// # Errors
+    /// [`crate::Error::NoCut`] if one of them is not there.
+    fn changed_places(
+        &self,
+        workspace: &WorkspaceId,
+        one: &CutId,
+        other: &CutId,
+    ) -> Result<Option<BTreeSet<Vec<u8>>>>;
+
     /// Returns how full the pool is.
     fn usage(&self) -> Result<Usage>;
 }

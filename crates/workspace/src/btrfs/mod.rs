@@ -538,6 +538,15 @@ impl Pool for Btrfs {
         self.differing(workspace, mark, cut)
     }
 
+    fn changed_places(
+        &self,
+        workspace: &WorkspaceId,
+        one: &CutId,
+        other: &CutId,
+    ) -> Result<Option<BTreeSet<Vec<u8>>>> {
+        self.places(workspace, one, other)
+    }
+
     fn usage(&self) -> Result<Usage> {
         let Some(image) = &self.image else {
             return crate::gc::usage(&self.names);

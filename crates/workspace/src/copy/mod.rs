@@ -332,6 +332,15 @@ impl Pool for Copy {
         Ok(None)
     }
 
+    fn changed_places(
+        &self,
+        _workspace: &WorkspaceId,
+        _one: &CutId,
+        _other: &CutId,
+    ) -> Result<Option<BTreeSet<Vec<u8>>>> {
+        Ok(None)
+    }
+
     fn usage(&self) -> Result<Usage> {
         crate::gc::usage(&self.names)
     }
