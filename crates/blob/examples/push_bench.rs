@@ -165,8 +165,8 @@ impl Ours {
     fn push(&mut self, tree: &Path) {
         let store = self.store();
         let mut push = store.begin(None).unwrap();
-        push.tree(tree, Some(&self.dir.join(self.name).join("tree.cache")))
-            .unwrap();
+        let cache = self.dir.join(self.name).join("tree.cache");
+        push.tree(tree, Some(&cache), None).unwrap();
         self.last = Some(push.commit(serde_json::Value::Null).unwrap().0);
     }
 

@@ -24,8 +24,8 @@ pub(crate) struct Config {
 
 /// Reads the config and finds the key; makes both where there is no store yet.
 pub(crate) fn open(backend: &Backend, key: Option<&Key>) -> Result<(Config, Vault)> {
-    if let Some(object) = backend.get(NAME)? {
-        return known(backend, &object, key);
+    if let Some(config) = read(backend)? {
+        return known(backend, config, key);
     }
     let vault = key.map_or_else(Vault::plain, |_| Vault::new(Master::generate()));
     if let (Some(key), Some(master)) = (key, vault.master()) {
@@ -41,13 +41,17 @@ pub(crate) fn open(backend: &Backend, key: Option<&Key>) -> Result<(Config, Vaul
         return Ok((config, vault));
     }
     // Somebody else made it first. The key object written above fits no config and is passed over.
-    let object = backend
-        .get(NAME)?
-        .ok_or_else(|| Error::damaged(NAME, "it was there and is gone"))?;
-    known(backend, &object, key)
+    let config = read(backend)?.ok_or_else(|| Error::damaged(NAME, "it was there and is gone"))?;
+    known(backend, config, key)
 }
 
-fn known(backend: &Backend, object: &[u8], key: Option<&Key>) -> Result<(Config, Vault)> {
+/// Reads the config; `None` where there is no store.
+pub(crate) fn read(backend: &Backend) -> Result<Option<Config>> {
+    let object = backend.get(NAME)?;
+    object.map(|object| parse(&object)).transpose()
+}
+
+fn parse(object: &[u8]) -> Result<Config> {
     let text = envelope::open(&Vault::plain(), NAME, Body::Open, object)?;
     let config: Config =
         serde_json::from_slice(&text).map_err(|why| Error::damaged(NAME, why.to_string()))?;
@@ -58,6 +62,10 @@ fn known(backend: &Backend, object: &[u8], key: Option<&Key>) -> Result<(Config,
             known: VERSION,
         });
     }
+    Ok(config)
+}
+
+fn known(backend: &Backend, config: Config, key: Option<&Key>) -> Result<(Config, Vault)> {
     let vault = match (&config.master, key) {
         (None, None) => Vault::plain(),
         (None, Some(_)) => return Err(Error::NotEncrypted),
@@ -70,8 +78,8 @@ fn known(backend: &Backend, object: &[u8], key: Option<&Key>) -> Result<(Config,
 /// Tries the key on every key object.
 fn find(backend: &Backend, check: &str, key: &Key) -> Result<Master> {
     let mut damage = None;
-    for listed in backend.list("keys")? {
-        let name = format!("keys/{}", listed.name);
+    for name in backend.names("keys")? {
+        let name = format!("keys/{name}");
         let Some(object) = backend.get(&name)? else {
             continue;
         };

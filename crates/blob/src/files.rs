@@ -64,8 +64,8 @@ fn retried<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     call()
 }
 
-/// Reads the names in a directory, sorted.
-pub(crate) fn names(dir: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
+/// Reads the names in a directory, sorted, and the inodes behind them (of what is mounted there: the one below).
+pub(crate) fn names(dir: BorrowedFd<'_>) -> Result<Vec<(Vec<u8>, u64)>, Errno> {
     let mut buffer = vec![MaybeUninit::uninit(); 64 << 10];
     let mut entries = RawDir::new(dir, &mut buffer);
     let mut names = Vec::new();
@@ -73,7 +73,7 @@ pub(crate) fn names(dir: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
-            names.push(name.to_vec());
+            names.push((name.to_vec(), entry.ino()));
         }
     }
     names.sort_unstable();

@@ -84,8 +84,8 @@ struct Intent {
 /// The packs that some sweep is about to take.
 pub(crate) fn doomed(store: &Store) -> Result<IdSet<PackId>> {
     let mut all = IdSet::default();
-    for listed in store.backend.list("gc")? {
-        let name = format!("gc/{}", listed.name);
+    for name in store.backend.names("gc")? {
+        let name = format!("gc/{name}");
         // Gone since it was listed: that sweep is over, and the index tells what it took.
         let Some(bytes) = store.backend.get(&name)? else {
             continue;
@@ -165,7 +165,7 @@ impl Store {
             }
         }
         let roots = self.roots()?;
-        let known = Arc::new(self.known()?);
+        let known = self.known()?;
         if let Some(name) = known.damaged.first() {
             // Its chunks count as missing: no reason to take more away.
             return Err(Error::damaged(
@@ -197,9 +197,9 @@ impl Store {
         // What earlier collections left unfinished is swept along.
         let left: Vec<String> = self
             .backend
-            .list("gc")?
+            .names("gc")?
             .into_iter()
-            .map(|listed| format!("gc/{}", listed.name))
+            .map(|name| format!("gc/{name}"))
             .collect();
         let intent = format!("gc/{}", hex(&rand::random::<[u8; 16]>()));
         let mut doomed = doomed(self)?;
@@ -233,11 +233,11 @@ impl Store {
     /// Lists the announced snapshots, and then the published ones: one that is published between is seen, twice perhaps.
     /// The index is read after that, so that it has the packs of all of them.
     fn roots(&self) -> Result<Roots> {
-        let pending = self.backend.list("pending")?;
+        let pending = self.backend.names("pending")?;
         Ok(Roots {
             pending: pending
                 .iter()
-                .filter_map(|listed| listed.name.parse().ok())
+                .filter_map(|name| name.parse().ok())
                 .collect(),
             published: self.list()?,
         })
@@ -292,7 +292,7 @@ impl Store {
         marked: &mut IdSet<SnapshotId>,
     ) -> Result<IdSet<PackId>> {
         let roots = self.roots()?;
-        let all = Arc::new(self.known()?);
+        let all = self.known()?;
         let fetch = Fetch::new(self, Arc::clone(&all));
         self.mark(&fetch, &roots, marks, marked, &IdSet::default())?;
         let rest = self.known()?.without(&|pack| doomed.contains(pack));
@@ -325,7 +325,7 @@ impl Store {
         let rest = self
             .known()?
             .without(&|pack| plan.partial.contains(pack) || plan.dead.contains(pack));
-        let sink = Sink::new(&self.backend, &self.vault, Arc::new(rest));
+        let sink = Sink::new(&self.backend, &self.vault, rest);
         let mut lane = Lane::new();
         for pack in &plan.partial {
             let Some(number) = fetch.known.by_pack.get(pack) else {

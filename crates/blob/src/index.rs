@@ -6,6 +6,7 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::backend::Backend;
 use crate::envelope::{self, Body};
@@ -26,7 +27,7 @@ pub(crate) struct Place {
 }
 
 /// All chunks known.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Known {
     pub(crate) packs: Vec<(PackId, Index)>,
     pub(crate) by_pack: IdMap<PackId, u32>,
@@ -38,19 +39,35 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Reads what the store has, as much as possible from the copy.
-    pub(crate) fn load(backend: &Backend, vault: &Vault, cache: Option<&Path>) -> Result<Self> {
+    /// Reads what the store has: only what is new where `before` still holds, else as much as possible from the copy.
+    pub(crate) fn load(
+        backend: &Backend,
+        vault: &Vault,
+        before: Option<Arc<Self>>,
+        cache: Option<&Path>,
+    ) -> Result<Arc<Self>> {
         // The packs after the indexes: whatever index is listed, its pack was there before.
         let mut listed = names(backend, "index")?;
         let packs: IdSet<PackId> = names(backend, "packs")?.into_iter().collect();
         listed.sort_by_key(|pack| !packs.contains(pack));
-        let mut copies = cache.map(read_cache).unwrap_or_default();
-        let mut known = Self::default();
+        let dangling = listed.iter().filter(|pack| !packs.contains(pack));
+        let dangling: IdSet<PackId> = dangling.copied().collect();
+        let before = before.filter(|before| before.holds(&listed, &dangling));
+        let mut copies = match (&before, cache) {
+            (None, Some(path)) => read_cache(path),
+            _ => IdMap::default(),
+        };
+        if let Some(before) = &before {
+            listed.retain(|pack| !before.by_pack.contains_key(pack));
+            if listed.is_empty() {
+                return Ok(Arc::clone(before));
+            }
+        }
+        let is_whole = before.is_none();
+        let mut known = before.map_or_else(Self::default, Arc::unwrap_or_clone);
+        known.dangling = dangling;
         let mut fresh = Vec::new();
         for pack in listed {
-            if !packs.contains(&pack) {
-                known.dangling.insert(pack);
-            }
             if let Some(index) = copies.remove(&pack) {
                 known.add(pack, index);
                 continue;
@@ -74,7 +91,7 @@ impl Known {
         }
         if let Some(path) = cache {
             // Much of it is about packs that are gone: written anew, not added to.
-            let stale = copies.len() > known.packs.len();
+            let stale = is_whole && copies.len() > known.packs.len();
             let all = known
                 .packs
                 .iter()
@@ -88,7 +105,20 @@ impl Known {
                 tracing::warn!(path = %path.display(), %why, "the index cache cannot be written");
             }
         }
-        Ok(known)
+        Ok(Arc::new(known))
+    }
+
+    /// Says whether all of it is still so, and what is listed besides can simply be added.
+    fn holds(&self, listed: &[PackId], dangling: &IdSet<PackId>) -> bool {
+        let there: IdSet<&PackId> = listed.iter().collect();
+        self.damaged.is_empty()
+            && self.dangling == *dangling
+            && self.packs.iter().all(|(pack, _)| there.contains(pack))
+    }
+
+    /// How many chunks it knows.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
     }
 
     pub(crate) fn add(&mut self, pack: PackId, index: Index) {
@@ -120,21 +150,21 @@ impl Known {
     }
 
     /// Takes packs out, as if the store had never had them.
-    pub(crate) fn without(self, gone: &dyn Fn(&PackId) -> bool) -> Self {
+    pub(crate) fn without(self: Arc<Self>, gone: &dyn Fn(&PackId) -> bool) -> Arc<Self> {
         if !self.packs.iter().any(|(pack, _)| gone(pack)) {
             return self;
         }
         let mut rest = Self {
-            damaged: self.damaged,
-            dangling: self.dangling,
+            damaged: self.damaged.clone(),
+            dangling: self.dangling.clone(),
             ..Self::default()
         };
-        for (pack, index) in self.packs {
-            if !gone(&pack) {
-                rest.add(pack, index);
+        for (pack, index) in &self.packs {
+            if !gone(pack) {
+                rest.add(*pack, index.clone());
             }
         }
-        rest
+        Arc::new(rest)
     }
 }
 
@@ -145,11 +175,8 @@ pub(crate) fn object(pack: PackId) -> String {
 
 /// The packs that have an object in `index` or `packs`.
 pub(crate) fn names(backend: &Backend, dir: &str) -> Result<Vec<PackId>> {
-    Ok(backend
-        .list(dir)?
-        .iter()
-        .filter_map(|listed| listed.name.parse().ok())
-        .collect())
+    let names = backend.names(dir)?;
+    Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
 /// Closes an index object.

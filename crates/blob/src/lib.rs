@@ -11,11 +11,13 @@
 
 #![deny(unsafe_code)]
 
+mod affected;
 mod backend;
 mod cache;
 mod chunker;
 mod config;
 mod content;
+mod directory;
 mod entry;
 mod envelope;
 mod error;
@@ -43,8 +45,8 @@ pub use gc::{GcOptions, GcReport, Run};
 pub use id::{ChunkId, PackId, SnapshotId};
 pub use key::Key;
 pub use pull::{PullOptions, PullReport};
-pub use push::{Push, PushReport};
-pub use refs::Generation;
+pub use push::{Hint, Push, PushReport};
+pub use refs::{Generation, Moving};
 pub use snapshot::{Snapshot, Stream};
 pub use store::{Options, Store, directory};
 pub use verify::VerifyReport;

@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::backend::{Lasts, Prepared};
 use crate::envelope::{self, Body};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
@@ -15,6 +16,15 @@ use crate::store::Store;
 /// How often a ref was moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Generation(u64);
+
+/// A ref that is about to be moved. Dropped, it is not.
+pub struct Moving {
+    name: String,
+    was: Option<Generation>,
+    next: Generation,
+    object: String,
+    prepared: Prepared,
+}
 
 #[derive(Serialize, Deserialize)]
 struct Stored {
@@ -57,19 +67,54 @@ impl Store {
         was: Option<Generation>,
         to: &SnapshotId,
     ) -> Result<Generation> {
+        let moving = self.prepare_ref(name, was, to)?;
+        self.move_ref(moving)
+    }
+
+    /// Begins a move that nobody sees before [`move_ref`](Self::move_ref).
+    pub(crate) fn prepare_ref(
+        &self,
+        name: &str,
+        was: Option<Generation>,
+        to: &SnapshotId,
+    ) -> Result<Moving> {
         check(name)?;
-        let moved = || Error::Moved { name: name.into() };
         let next = Generation(was.map_or(0, |was| was.0 + 1));
-        if self.generations(name)?.last().copied() != was {
-            return Err(moved());
-        }
         let object = object(name, next);
         let text = serde_json::to_vec(&Stored { snapshot: *to }).expect("a ref is plain JSON");
         let closed = envelope::close(&self.vault, &object, Body::Sealed, text);
-        if !self.backend.create(&object, closed)? {
-            return Err(moved());
+        let prepared = self.backend.prepare(&object, closed);
+        Ok(Moving {
+            name: name.into(),
+            was,
+            next,
+            object,
+            prepared,
+        })
+    }
+
+    /// Ends a move that [`Push::commit_for`](crate::Push::commit_for) began: as [`set_ref`](Self::set_ref).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Moved`] if somebody else was faster.
+    pub fn move_ref(&self, moving: Moving) -> Result<Generation> {
+        let Moving {
+            name,
+            was,
+            next,
+            object,
+            prepared,
+        } = moving;
+        let is_there = self.generations(&name)?.last().copied() == was;
+        if is_there
+            && self
+                .backend
+                .create_prepared(&object, prepared, Lasts::Always)?
+        {
+            return Ok(next);
         }
-        Ok(next)
+        Err(Error::Moved { name })
     }
 
     /// Lists the names of the refs, whether or not they can be read.
@@ -127,10 +172,10 @@ impl Store {
     }
 
     fn generations(&self, name: &str) -> Result<Vec<Generation>> {
-        let listed = self.backend.list(&format!("refs/{name}"))?;
-        let mut all: Vec<_> = listed
+        let names = self.backend.names(&format!("refs/{name}"))?;
+        let mut all: Vec<_> = names
             .iter()
-            .filter_map(|listed| listed.name.parse().ok().map(Generation))
+            .filter_map(|name| name.parse().ok().map(Generation))
             .collect();
         all.sort_unstable();
         Ok(all)

@@ -3,8 +3,12 @@
 //! A directory is a job. Its thread lists it, asks for every entry's state, compares with the cache, and reads what is
 //! new. It is finished when its last child is, by whichever thread finished that one; there is no recursion, so a tree
 //! may be as deep as it likes. A thread without a directory compresses what the others read.
+//!
+//! Where the caller knows which inodes changed since the cached tree, only directories that have to do with them are jobs.
+//! One that changed, or an entry of it, is listed; an entry of the same name and inode that did not change is taken from the
+//! cache without a call. One that only leads to such a directory is taken from the cache as a whole.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,7 +17,8 @@ use std::sync::{Condvar, Mutex};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::cache::{New, Old, Row};
+use crate::affected::{self, Way};
+use crate::cache::{self, New, Old, Row};
 use crate::chunker::DATA;
 use crate::content::Content;
 use crate::entry::{Entry, Kind};
@@ -29,7 +34,7 @@ const OFFERS: usize = 4;
 /// What was read.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    pub(crate) entries: AtomicU64,
+    pub(crate) looked_at: AtomicU64,
     pub(crate) read_files: AtomicU64,
     pub(crate) read_bytes: AtomicU64,
 }
@@ -43,10 +48,18 @@ pub(crate) struct Scan<'a> {
     old: Option<&'a Old>,
     /// Every chunk of the cached tree is in the store.
     complete: bool,
+    since: Option<Since<'a>>,
     state: Mutex<State>,
     wake: Condvar,
     links: Mutex<HashMap<(u64, u64), Kind>>,
     pub(crate) counts: Counts,
+}
+
+/// What is known to have changed since the cached tree.
+struct Since<'a> {
+    changed: &'a BTreeSet<u64>,
+    /// Of each record's directory.
+    ways: Vec<Way>,
 }
 
 #[derive(Default)]
@@ -67,6 +80,38 @@ struct Job {
     path: Vec<u8>,
     /// Its record in the cache.
     record: Option<u32>,
+    look: Look,
+}
+
+/// How much of a directory is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// Its names, and every entry.
+    Entries,
+    /// Its names, and the entries that changed.
+    Names,
+    /// Nothing: it only leads to one that is looked at.
+    Below,
+}
+
+/// What was found in a directory.
+#[derive(Default)]
+struct Found {
+    rows: Vec<Row>,
+    children: Vec<Child>,
+    /// Records of directories that are not in it any more.
+    gone: Vec<u32>,
+    /// Nothing in it differs from the cache but, perhaps, in children.
+    same: bool,
+}
+
+/// A directory in a directory, to be gone into.
+struct Child {
+    /// The place in the rows.
+    place: usize,
+    was: Option<Content>,
+    record: Option<u32>,
+    look: Look,
 }
 
 /// A directory whose children are not all finished.
@@ -79,20 +124,37 @@ struct Dir {
     same: bool,
     /// Its content in the cache.
     was: Option<Content>,
+    /// The record that it keeps.
+    keeps: Option<u32>,
 }
 
 impl<'a> Scan<'a> {
-    pub(crate) fn new(sink: &'a Sink<'a>, path: &'a Path, old: Option<&'a Old>) -> Result<Self> {
+    /// `changed` is in which inodes the tree may differ from the cached one; without it, every entry is looked at.
+    pub(crate) fn new(
+        sink: &'a Sink<'a>,
+        path: &'a Path,
+        old: Option<&'a Old>,
+        changed: Option<&'a BTreeSet<u64>>,
+    ) -> Result<Self> {
         let root = files::open_root(path).map_err(Error::errno("open", path))?;
         let stat = rustix::fs::fstat(&root).map_err(Error::errno("look at", path))?;
+        let complete =
+            old.is_some_and(|old| old.complete(|pack| sink.known.by_pack.contains_key(pack)));
+        // A chunk that the store lost is uploaded again by reading its file, so everything is looked at then.
+        let since = match (old, changed) {
+            (Some(old), Some(changed)) if complete && old.root().ino == stat.st_ino => {
+                affected::find(old, changed).map(|ways| Since { changed, ways })
+            }
+            _ => None,
+        };
         Ok(Self {
             sink,
             path,
             root,
             device: stat.st_dev,
-            complete: old
-                .is_some_and(|old| old.complete(|pack| sink.known.by_pack.contains_key(pack))),
+            complete,
             old,
+            since,
             state: Mutex::default(),
             wake: Condvar::new(),
             links: Mutex::default(),
@@ -112,20 +174,38 @@ impl<'a> Scan<'a> {
         root.entry.xattrs = files::xattrs(self.root.as_fd())
             .map_err(Error::errno("read the attributes of", self.path))?;
         let was = self.old.map(Old::root);
+        let (record, content) = (
+            was.and_then(|row| row.record),
+            was.and_then(|row| dir_content(&row.entry)),
+        );
         {
             let mut state = lock(&self.state);
-            state.dirs.push(Dir {
-                parent: None,
-                rows: Vec::new(),
-                pending: 0,
-                same: false,
-                was: was.and_then(|row| dir_content(&row.entry)),
-            });
-            state.jobs.push(Job {
-                dir: 0,
-                path: Vec::new(),
-                record: was.and_then(|row| row.record),
-            });
+            let look = self.look(record);
+            if let (Some(_), Some(old)) = (&self.since, self.old) {
+                state.new = New::keeping(old);
+            }
+            match (look, record) {
+                (None, Some(record)) => {
+                    state.root_record = record;
+                    state.root = content;
+                }
+                (look, record) => {
+                    state.dirs.push(Dir {
+                        parent: None,
+                        rows: Vec::new(),
+                        pending: 0,
+                        same: false,
+                        was: content,
+                        keeps: self.since.as_ref().and(record),
+                    });
+                    state.jobs.push(Job {
+                        dir: 0,
+                        path: Vec::new(),
+                        record,
+                        look: look.unwrap_or(Look::Entries),
+                    });
+                }
+            }
         }
         std::thread::scope(|scope| {
             for _ in 1..threads {
@@ -212,68 +292,66 @@ impl<'a> Scan<'a> {
         self.sink.store(frame)
     }
 
+    /// How much of the directory of a record is looked at; `None`: nothing in it or below it changed.
+    fn look(&self, record: Option<u32>) -> Option<Look> {
+        let (Some(since), Some(record)) = (&self.since, record) else {
+            return Some(Look::Entries);
+        };
+        match since.ways.get(record as usize) {
+            Some(Way::Same) => None,
+            Some(Way::Below) => Some(Look::Below),
+            Some(Way::Here) => Some(Look::Names),
+            None => Some(Look::Entries),
+        }
+    }
+
     fn directory(&self, job: Job, lane: &mut Lane) -> Result<()> {
-        let full = |name: &[u8]| self.full_path(&job.path, name);
-        let dir = files::open_below(self.root.as_fd(), &job.path)
-            .map_err(Error::errno("open", full(b"")))?;
-        let names = files::names(dir.as_fd()).map_err(Error::errno("list", full(b"")))?;
         let old_rows = match (self.old, job.record) {
             (Some(old), Some(record)) => old.rows(record),
-            _ => Vec::new(),
+            _ => Ok(Vec::new()),
         };
-        let mut same = self.complete && old_rows.len() == names.len();
-        let mut old_rows = old_rows.into_iter().peekable();
-        let mut rows = Vec::with_capacity(names.len());
-        let mut children = Vec::new();
-        for name in names {
-            let stat = rustix::fs::statat(&dir, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)
-                .map_err(Error::errno("look at", full(&name)))?;
-            while old_rows.next_if(|old| old.entry.name < name).is_some() {}
-            let old = old_rows.next_if(|old| old.entry.name == name);
-            let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-            let known = old.as_ref().is_some_and(|old| self.unchanged(old, &stat));
-            same &= known;
-            let (was, record) = match &old {
-                Some(old) if is_dir => (dir_content(&old.entry), old.record),
-                _ => (None, None),
-            };
-            let entry = match old {
-                Some(old) if known => old.entry,
-                _ => self
-                    .read(dir.as_fd(), &name, &stat, lane)
-                    .map_err(|carried| placed(carried, full(&name)))?,
-            };
-            if is_dir {
-                let mut path = job.path.clone();
-                if !path.is_empty() {
-                    path.push(b'/');
-                }
-                path.extend_from_slice(&name);
-                children.push((rows.len(), path, was, record));
-            }
-            rows.push(Row {
-                entry,
-                ino: stat.st_ino,
-                ctime: ctime(&stat),
-                record: None,
-            });
-        }
-        self.counts.entries.fetch_add(rows.len() as u64, Relaxed);
+        let (old_rows, look) = match old_rows {
+            Ok(rows) => (rows, job.look),
+            // Nothing of it can be believed.
+            Err(_) => (Vec::new(), Look::Entries),
+        };
+        let Found {
+            rows,
+            children,
+            gone,
+            same,
+        } = match look {
+            Look::Entries => self.every_entry(&job.path, old_rows, lane)?,
+            Look::Names => self.changed_entries(&job.path, old_rows, lane)?,
+            Look::Below => self.as_it_was(old_rows),
+        };
         let mut state = lock(&self.state);
+        if let Some(old) = self.old {
+            for record in gone {
+                state.new.forget(old, record);
+            }
+        }
         let pending = children.len();
-        for (place, path, was, record) in children {
+        for child in children {
+            let mut path = job.path.clone();
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(&rows[child.place].entry.name);
             let number = state.dirs.len();
             state.dirs.push(Dir {
-                parent: Some((job.dir, place)),
+                parent: Some((job.dir, child.place)),
                 rows: Vec::new(),
                 pending: 0,
                 same: false,
-                was,
+                was: child.was,
+                keeps: self.since.as_ref().and(child.record),
             });
             state.jobs.push(Job {
                 dir: number,
                 path,
-                record,
+                record: child.record,
+                look: child.look,
             });
         }
         let this = &mut state.dirs[job.dir];
@@ -288,12 +366,162 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
+    /// Lists a directory and looks at every entry.
+    fn every_entry(&self, path: &[u8], old_rows: Vec<Row>, lane: &mut Lane) -> Result<Found> {
+        let (dir, names) = self.listed(path)?;
+        let mut found = Found {
+            same: self.complete && old_rows.len() == names.len(),
+            ..Found::default()
+        };
+        let mut old_rows = old_rows.into_iter().peekable();
+        for (name, _) in names {
+            let stat = self.look_at(dir.as_fd(), path, &name)?;
+            while old_rows.next_if(|old| old.entry.name < name).is_some() {}
+            let old = old_rows.next_if(|old| old.entry.name == name);
+            let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+            let known = old.as_ref().is_some_and(|old| self.unchanged(old, &stat));
+            found.same &= known;
+            if is_dir {
+                let old = old.as_ref();
+                found.children.push(Child {
+                    place: found.rows.len(),
+                    was: old.and_then(|old| dir_content(&old.entry)),
+                    // Its record is of what was there by that name; nothing of it is believed that does not look the same.
+                    record: old.and_then(|old| old.record),
+                    look: Look::Entries,
+                });
+            }
+            let entry = match old {
+                Some(old) if known => old.entry,
+                _ => self.read_at(dir.as_fd(), path, &name, &stat, lane)?,
+            };
+            found.rows.push(Row {
+                entry,
+                ino: stat.st_ino,
+                ctime: ctime(&stat),
+                record: None,
+            });
+        }
+        Ok(found)
+    }
+
+    /// Lists a directory and looks at the entries that changed, and those that were not there by that name.
+    fn changed_entries(&self, path: &[u8], old_rows: Vec<Row>, lane: &mut Lane) -> Result<Found> {
+        let (dir, names) = self.listed(path)?;
+        let mut found = Found {
+            same: old_rows.len() == names.len(),
+            ..Found::default()
+        };
+        let mut old_rows = old_rows.into_iter().peekable();
+        for (name, ino) in names {
+            while let Some(gone) = old_rows.next_if(|old| old.entry.name < name) {
+                found.gone.extend(gone.record);
+            }
+            let here = old_rows.next_if(|old| old.entry.name == name);
+            let (same, other): (Option<Row>, Option<Row>) = match here {
+                Some(row) if row.ino == ino => (Some(row), None),
+                other => (None, other),
+            };
+            found.gone.extend(other.and_then(|other| other.record));
+            let changed = self
+                .since
+                .as_ref()
+                .is_none_or(|since| since.changed.contains(&ino));
+            match same {
+                Some(row) if !changed => {
+                    if row.record.is_some()
+                        && let Some(look) = self.look(row.record)
+                    {
+                        found.children.push(child(found.rows.len(), &row, look));
+                    }
+                    found.rows.push(row);
+                }
+                same => {
+                    found.same = false;
+                    let stat = self.look_at(dir.as_fd(), path, &name)?;
+                    let entry = self.read_at(dir.as_fd(), path, &name, &stat, lane)?;
+                    let row = Row {
+                        entry,
+                        ino: stat.st_ino,
+                        ctime: ctime(&stat),
+                        // Put right when the child is finished.
+                        record: None,
+                    };
+                    let is_dir = matches!(row.entry.kind, Kind::Dir(_));
+                    let place = found.rows.len();
+                    match same {
+                        // The same directory, which changed: so it is looked at as well.
+                        Some(old) if is_dir && old.record.is_some() => {
+                            let look = self.look(old.record).unwrap_or(Look::Names);
+                            found.children.push(child(place, &old, look));
+                        }
+                        same => {
+                            found.gone.extend(same.and_then(|old| old.record));
+                            if is_dir {
+                                found.children.push(Child {
+                                    place,
+                                    was: None,
+                                    record: None,
+                                    look: Look::Entries,
+                                });
+                            }
+                        }
+                    }
+                    found.rows.push(row);
+                }
+            }
+        }
+        found.gone.extend(old_rows.filter_map(|gone| gone.record));
+        Ok(found)
+    }
+
+    /// Takes a directory from the cache.
+    fn as_it_was(&self, rows: Vec<Row>) -> Found {
+        let children = rows.iter().enumerate().filter_map(|(place, row)| {
+            row.record?;
+            Some(child(place, row, self.look(row.record)?))
+        });
+        Found {
+            children: children.collect(),
+            rows,
+            gone: Vec::new(),
+            same: true,
+        }
+    }
+
+    fn listed(&self, path: &[u8]) -> Result<(OwnedFd, Vec<(Vec<u8>, u64)>)> {
+        let full = || self.full_path(path, b"");
+        let dir =
+            files::open_below(self.root.as_fd(), path).map_err(Error::errno("open", full()))?;
+        let names = files::names(dir.as_fd()).map_err(Error::errno("list", full()))?;
+        Ok((dir, names))
+    }
+
+    fn look_at(&self, dir: BorrowedFd<'_>, path: &[u8], name: &[u8]) -> Result<Stat> {
+        self.counts.looked_at.fetch_add(1, Relaxed);
+        rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| Error::errno("look at", self.full_path(path, name))(errno))
+    }
+
+    fn read_at(
+        &self,
+        dir: BorrowedFd<'_>,
+        path: &[u8],
+        name: &[u8],
+        stat: &Stat,
+        lane: &mut Lane,
+    ) -> Result<Entry> {
+        self.read(dir, name, stat, lane)
+            .map_err(|carried| placed(carried, self.full_path(path, name)))
+    }
+
     /// Stores a directory whose children are all finished, then its parent if it was the last of that one's, and so on.
     fn finish(&self, mut number: usize, lane: &mut Lane) -> Result<()> {
         loop {
-            let (rows, same, was) = {
+            let (rows, same, was, keeps) = {
                 let dir = &mut lock(&self.state).dirs[number];
-                (std::mem::take(&mut dir.rows), dir.same, dir.was.take())
+                let rows = std::mem::take(&mut dir.rows);
+                (rows, dir.same, dir.was.take(), dir.keeps)
             };
             let content = match was {
                 Some(was) if same => was,
@@ -303,8 +531,9 @@ impl<'a> Scan<'a> {
                     self.sink.add_meta(lane, &text)?
                 }
             };
+            let record = cache::record(&rows);
             let mut state = lock(&self.state);
-            let record = state.new.add(&rows);
+            let record = state.new.put(keeps, record);
             let Some((parent, place)) = state.dirs[number].parent else {
                 state.root = Some(content);
                 state.root_record = record;
@@ -526,6 +755,16 @@ impl std::io::Read for Spans<'_> {
         self.at += got as u64;
         self.left -= got as u64;
         Ok(got)
+    }
+}
+
+/// A directory that was in the cache by that row.
+fn child(place: usize, row: &Row, look: Look) -> Child {
+    Child {
+        place,
+        was: dir_content(&row.entry),
+        record: row.record,
+        look,
     }
 }
 

@@ -157,8 +157,8 @@ impl<'s> Sink<'s> {
         Ok(())
     }
 
-    /// Waits until everything is in the store, durably, and gives the packs that are new.
-    pub(crate) fn finish(&self) -> Result<Vec<(PackId, Index)>> {
+    /// Sends off what is not on its way yet. Nothing comes after it.
+    pub(crate) fn close(&self) -> Result<()> {
         let [mut data, meta] = std::mem::take(&mut *lock(&self.filling));
         // A small push is one object; directories are kept apart from data only where there are many.
         if data.bytes.len() + meta.bytes.len() <= PACK {
@@ -166,11 +166,19 @@ impl<'s> Sink<'s> {
         } else {
             self.upload(meta)?;
         }
-        self.upload(data)?;
+        self.upload(data)
+    }
+
+    /// Waits until everything is in the store, durably, and gives the packs that are new.
+    pub(crate) fn finish(&self) -> Result<Vec<(PackId, Index)>> {
+        self.close()?;
         let left = std::mem::take(&mut *lock(&self.uploads));
         for job in left {
             self.backend.wait(job)?;
         }
+        // Also where nothing was written: what another push put there a moment ago, and this one relies on, has a name by
+        // then, which its own sync may not have reached.
+        self.backend.settle(["packs", "index"])?;
         Ok(std::mem::take(&mut *lock(&self.written)))
     }
 

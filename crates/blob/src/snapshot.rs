@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use crate::backend::{Lasts, Prepared};
 use crate::content::Content;
 use crate::entry::Entry;
 use crate::envelope::{self, Body};
@@ -45,6 +46,12 @@ impl Snapshot {
     #[must_use]
     pub fn has_tree(&self) -> bool {
         self.tree.is_some()
+    }
+
+    /// Says whether two snapshots of one store have the same tree: every name, attribute and byte, also of the root.
+    #[must_use]
+    pub fn has_same_tree(&self, other: &Self) -> bool {
+        self.tree == other.tree
     }
 }
 
@@ -109,23 +116,34 @@ pub(crate) fn ready(store: &Store, mut snapshot: Snapshot) -> Ready {
 }
 
 impl Ready {
-    /// Writes the object where it is not a snapshot yet, but kept in mind by every collection.
-    pub(crate) fn announce(&self, store: &Store) -> Result<()> {
-        self.write(store, &pending(&self.snapshot.id))
+    /// Begins to write the object, for the announcement and the snapshot; nobody sees either yet.
+    pub(crate) fn prepare(&self, store: &Store) -> [Prepared; 2] {
+        let id = &self.snapshot.id;
+        [pending(id), object(id)].map(|name| {
+            let closed = envelope::close(&store.vault, &name, Body::Sealed, self.text.clone());
+            store.backend.prepare(&name, closed)
+        })
+    }
+
+    /// Shows the object where it is not a snapshot yet, but kept in mind by every collection. A power cut may take it away
+    /// again, and ends the push as well.
+    pub(crate) fn announce(&self, store: &Store, prepared: Prepared) -> Result<()> {
+        let name = pending(&self.snapshot.id);
+        create(store, &name, prepared, Lasts::UntilThen)
     }
 
     /// Makes it a snapshot.
-    pub(crate) fn publish(&self, store: &Store) -> Result<()> {
-        self.write(store, &object(&self.snapshot.id))
+    pub(crate) fn publish(&self, store: &Store, prepared: Prepared) -> Result<()> {
+        let name = object(&self.snapshot.id);
+        create(store, &name, prepared, Lasts::Always)
     }
+}
 
-    fn write(&self, store: &Store, name: &str) -> Result<()> {
-        let object = envelope::close(&store.vault, name, Body::Sealed, self.text.clone());
-        if store.backend.create(name, object)? {
-            return Ok(());
-        }
-        Err(Error::Invalid(format!("{name} exists already")))
+fn create(store: &Store, name: &str, prepared: Prepared, lasts: Lasts) -> Result<()> {
+    if store.backend.create_prepared(name, prepared, lasts)? {
+        return Ok(());
     }
+    Err(Error::Invalid(format!("{name} exists already")))
 }
 
 /// Reads one.

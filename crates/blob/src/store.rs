@@ -1,17 +1,22 @@
 //! A blob store, opened.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use crate::backend::Backend;
 use crate::config;
 use crate::error::{Error, Result};
 use crate::fetch::Fetch;
-use crate::id::SnapshotId;
+use crate::id::{PackId, SnapshotId};
 use crate::index::Known;
 use crate::key::{Key, Vault};
+use crate::pack::Index;
 use crate::push::Push;
+use crate::sink::lock;
 use crate::snapshot::{self, Snapshot};
+
+/// Chunks that are remembered from one verb to the next: some 30 MiB. Of a larger store the copy is read each time.
+const REMEMBERED: usize = 1 << 18;
 
 /// How a store is used on this machine.
 #[derive(Debug, Clone, Default)]
@@ -40,6 +45,8 @@ pub struct Store {
     pub(crate) vault: Vault,
     pub(crate) id: String,
     pub(crate) options: Options,
+    /// What the store had when it was last looked at.
+    remembered: Mutex<Option<Arc<Known>>>,
 }
 
 impl Store {
@@ -71,7 +78,18 @@ impl Store {
             vault,
             id: config.id,
             options,
+            remembered: Mutex::default(),
         })
+    }
+
+    /// Says whether it is still the store that was opened: one may be removed, and another made in its place.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub fn is_same(&self) -> Result<bool> {
+        let now = config::read(&self.backend)?;
+        Ok(now.is_some_and(|now| now.id == self.id))
     }
 
     /// Lets another age recipient (`age1…`) open the store too.
@@ -90,6 +108,16 @@ impl Store {
     ///
     /// [`Error::NoSnapshot`] if there is no such parent.
     pub fn begin(&self, parent: Option<&SnapshotId>) -> Result<Push<'_>> {
+        let parent = parent.map(|id| self.snapshot(id)).transpose()?;
+        self.begin_after(parent)
+    }
+
+    /// The same with a parent that was read already.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub fn begin_after(&self, parent: Option<Snapshot>) -> Result<Push<'_>> {
         Push::new(self, parent)
     }
 
@@ -108,21 +136,37 @@ impl Store {
     ///
     /// The store's.
     pub fn list(&self) -> Result<Vec<SnapshotId>> {
-        Ok(self
-            .backend
-            .list("snapshots")?
-            .iter()
-            .filter_map(|listed| listed.name.parse().ok())
-            .collect())
+        let names = self.backend.names("snapshots")?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
-    pub(crate) fn known(&self) -> Result<Known> {
+    pub(crate) fn known(&self) -> Result<Arc<Known>> {
+        // Taken out, so that nobody else holds it and what is new can be added in place.
+        let before = lock(&self.remembered).take();
         let cache = self.index_cache();
-        Known::load(&self.backend, &self.vault, cache.as_deref())
+        let known = Known::load(&self.backend, &self.vault, before, cache.as_deref())?;
+        if known.len() <= REMEMBERED {
+            *lock(&self.remembered) = Some(Arc::clone(&known));
+        }
+        Ok(known)
+    }
+
+    /// Adds what was just written to what is known.
+    pub(crate) fn learn(&self, written: Vec<(PackId, Index)>) {
+        let mut remembered = lock(&self.remembered);
+        if let Some(known) = remembered.take() {
+            let mut known = Arc::unwrap_or_clone(known);
+            for (pack, index) in written {
+                if !known.by_pack.contains_key(&pack) {
+                    known.add(pack, index);
+                }
+            }
+            *remembered = Some(Arc::new(known));
+        }
     }
 
     pub(crate) fn fetch(&self) -> Result<Fetch<'_>> {
-        Ok(Fetch::new(self, Arc::new(self.known()?)))
+        Ok(Fetch::new(self, self.known()?))
     }
 
     pub(crate) fn index_cache(&self) -> Option<PathBuf> {

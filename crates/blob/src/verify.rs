@@ -1,7 +1,5 @@
 //! Reads everything that a snapshot needs and tells what is damaged: all of it, not only the first.
 
-use std::sync::Arc;
-
 use crate::entry::Kind;
 use crate::error::{Damage, Error, Result};
 use crate::fetch::{Bad, Fault, Fetch};
@@ -56,8 +54,8 @@ impl Store {
     pub fn verify(&self, id: &SnapshotId) -> Result<VerifyReport> {
         let snapshot = self.snapshot(id)?;
         // Not from this machine's copy of the index: it is the store that is checked.
-        let known = Known::load(&self.backend, &self.vault, None)?;
-        let fetch = Fetch::new(self, Arc::new(known));
+        let known = Known::load(&self.backend, &self.vault, None, None)?;
+        let fetch = Fetch::new(self, known);
         let mut report = VerifyReport {
             damaged_indexes: fetch.known.damaged.clone(),
             ..VerifyReport::default()

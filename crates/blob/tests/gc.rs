@@ -133,7 +133,7 @@ fn a_collection_beside_pushes_loses_nothing_of_what_they_committed() {
                         let (mut good, mut swept) = (0, 0);
                         for round in 0..15 {
                             let mut push = store.begin(None).unwrap();
-                            push.tree(&tree, Some(&cache)).unwrap();
+                            push.tree(&tree, Some(&cache), None).unwrap();
                             match push.commit(json!(round)) {
                                 // Held by a ref, as an engine holds it; the ref may come too late for the snapshot.
                                 Ok((id, _)) => {

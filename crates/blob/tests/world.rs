@@ -91,7 +91,7 @@ pub(crate) fn push(
     cache: Option<&Path>,
 ) -> (SnapshotId, blob::PushReport) {
     let mut push = store.begin(None).unwrap();
-    push.tree(tree, cache).unwrap();
+    push.tree(tree, cache, None).unwrap();
     push.commit(serde_json::Value::Null).unwrap()
 }
 

@@ -243,6 +243,7 @@ fn open(options: &Serve, data: &Path) -> Result<Shared, ApiError> {
         store: Arc::new(store),
         pool: Arc::from(pool),
         level: Arc::new(level),
+        stores: Arc::default(),
         relay,
         config: Config {
             data: data.to_owned(),

@@ -35,6 +35,6 @@ mod way;
 pub use bound::Bound;
 pub use engine::{Engine, Recovery};
 pub use files::{Changed, Files, Helper, Piece, Refusal};
-pub use sandbox::{Attached, Handle, Held, Place, Progress, StdinState};
+pub use sandbox::{Attached, Force, Handle, Held, Place, Progress, StdinState};
 pub use shared::{Config, Shared};
 pub use trees::{Compared, Side};

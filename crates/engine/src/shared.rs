@@ -34,6 +34,8 @@ pub struct Shared {
     pub images: image::Store,
     /// Held for reading while a sandbox is made on an image, for writing while one is removed.
     pub unpacking: tokio::sync::RwLock<()>,
+    /// Blob stores that stay open between pushes.
+    pub stores: Arc<crate::remote::Opened>,
     /// The host process that asks model endpoints.
     pub relay: gateway::RelayHandle,
     /// Who signs the certificates that sandboxes see.

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use protocol::api::ChangeView;
-use protocol::{ApiError, ErrorCode, OpId, SandboxName, SandboxSpec, Seq};
-use tree::{Change, Options, Trust, View};
+use protocol::{ApiError, CutId, ErrorCode, OpId, SandboxName, SandboxSpec, Seq, WorkspaceId};
+use tree::{Change, Options, Touched, Trust, View};
 use workspace::Pool;
 
 use crate::engine::Engine;
@@ -17,6 +17,9 @@ use crate::state::Cut;
 
 /// Mount points and places of ours, which every sandbox has and nobody changed.
 const OURS: [&str; 5] = ["dev", "opt/durable", "proc", "run", "sys"];
+
+/// A cut, and the head that it is of.
+type AtCut = (WorkspaceId, CutId);
 
 /// A sandbox at a place, ready to be looked at. Its cut is kept as long as this is.
 pub struct Side {
@@ -73,9 +76,16 @@ impl Engine {
     pub async fn diff(&self, a: Side, b: Side) -> Result<(Vec<ChangeView>, Compared), ApiError> {
         let trust = self.trust(&a, &b).await?;
         let (x, y) = (a.view.clone(), b.view.clone());
-        let changes =
-            blocking(move || tree::changes(&x, &y, &options(trust)).map_err(|e| unreadable(&e)))
-                .await?;
+        let cuts = (a.held.place.cut.clone(), b.held.place.cut.clone());
+        let pool = self.shared().pool.clone();
+        let compare = move || {
+            let options = Options {
+                touched: touched(&*pool, cuts),
+                ..options(trust)
+            };
+            tree::changes(&x, &y, &options).map_err(|e| unreadable(&e))
+        };
+        let changes = blocking(compare).await?;
         let views = changes.iter().map(change_view).collect();
         Ok((views, Compared { a, b, changes }))
     }
@@ -105,6 +115,19 @@ pub(crate) fn descendant_trust(pool: &dyn Pool) -> Trust {
         "btrfs" => Trust::InodeAndTimes,
         _ => Trust::Nothing,
     }
+}
+
+/// Asks the pool where two cuts of one head can differ: then only these places are looked at, and not the whole tree.
+fn touched(pool: &dyn Pool, cuts: (Option<AtCut>, Option<AtCut>)) -> Option<Touched> {
+    let (Some((of, one)), Some((with, other))) = cuts else {
+        return None;
+    };
+    if of != with {
+        return None;
+    }
+    // Where it cannot tell, it is looked at all.
+    let places = pool.changed_places(&of, &one, &other).unwrap_or_default();
+    places.map(Touched::new)
 }
 
 /// The operations of one cut.

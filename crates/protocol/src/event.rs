@@ -253,7 +253,7 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         label: Option<String>,
     },
-    /// Older cuts were given back to the pool by the retention rule.
+    /// Older cuts were given back to the pool: by the retention rule, or because somebody removed a checkpoint.
     CutsDropped {
         /// Which.
         cuts: Vec<CutId>,

@@ -27,6 +27,7 @@ use crate::api::{
         checkpoints::take,
         checkpoints::list,
         checkpoints::label,
+        checkpoints::remove,
         checkpoints::fork,
         checkpoints::fork_bound,
         checkpoints::keep,

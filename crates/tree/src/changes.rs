@@ -1,8 +1,10 @@
 //! What changed between two views.
 
+use std::collections::BTreeSet;
+
 use crate::compare::What;
 use crate::rename;
-use crate::view::View;
+use crate::view::{self, View};
 use crate::walk::{self, Difference};
 use crate::{Entry, Result};
 
@@ -40,6 +42,57 @@ impl Default for Renames {
     }
 }
 
+/// The only places at which the uppers of two views can differ, told by whoever made these: their pool.
+///
+/// A directory of both uppers with the same inode is looked into where it is one of these places or lies above one; and in one that
+/// only lies above, nothing but the way down is looked at. Where inodes differ, all below is compared.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Touched {
+    places: BTreeSet<Vec<u8>>,
+    above: BTreeSet<Vec<u8>>,
+}
+
+impl Touched {
+    /// Takes paths from the tops of the uppers, without slashes at their ends; empty for the tops themselves.
+    #[must_use]
+    pub fn new(places: BTreeSet<Vec<u8>>) -> Self {
+        let mut above = BTreeSet::new();
+        for place in &places {
+            let mut rest = place.as_slice();
+            while !rest.is_empty() {
+                rest = view::split(rest).0;
+                if !above.insert(rest.to_vec()) {
+                    break;
+                }
+            }
+        }
+        Self { places, above }
+    }
+
+    /// Whether anything at this path or below it can differ.
+    pub(crate) fn reaches(&self, path: &[u8]) -> bool {
+        self.is_place(path) || self.above.contains(path)
+    }
+
+    pub(crate) fn is_place(&self, path: &[u8]) -> bool {
+        self.places.contains(path)
+    }
+
+    /// Returns the names in a directory by which one comes to a place.
+    pub(crate) fn ways(&self, dir: &[u8]) -> BTreeSet<Vec<u8>> {
+        let from = view::join(dir, b"");
+        let ways = [&self.places, &self.above].into_iter().flat_map(|paths| {
+            paths
+                .range(from.clone()..)
+                .take_while(|path| path.starts_with(&from))
+                .filter(|path| path.len() > from.len())
+        });
+        ways.filter(|path| view::split(path).0 == dir)
+            .map(|path| view::split(path).1.to_vec())
+            .collect()
+    }
+}
+
 /// How two views are compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
@@ -49,6 +102,8 @@ pub struct Options {
     pub renames: Renames,
     /// Paths that are left out, with all below them.
     pub ignore: Vec<Vec<u8>>,
+    /// Where the uppers can differ, where that is known.
+    pub touched: Option<Touched>,
 }
 
 /// What happened to a path.

@@ -34,6 +34,12 @@ impl Root {
             .map_err(Error::io("open", path.as_os_str().as_encoded_bytes()))
     }
 
+    /// Returns the top's inode.
+    pub(crate) fn ino(&self) -> Result<u64> {
+        let stat = fs::fstat(&self.0).map_err(Error::io("look at", b""))?;
+        Ok(stat.st_ino)
+    }
+
     /// Opens the directory at `path`, which is empty for the top.
     pub(crate) fn dir(&self, path: &[u8]) -> Result<OwnedFd> {
         self.open_at(path, READ | OFlags::DIRECTORY)

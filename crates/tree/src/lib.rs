@@ -24,7 +24,7 @@ mod view;
 mod walk;
 mod weave;
 
-pub use changes::{Change, Options, Renames, Status, Trust, changes};
+pub use changes::{Change, Options, Renames, Status, Touched, Trust, changes};
 pub use compare::What;
 pub use entry::{Entry, Kind, Layer, Time, Xattrs};
 pub use error::{Error, Result};

@@ -105,8 +105,15 @@ fn is_inside(path: &[u8]) -> bool {
 /// Which directories of a view make up one directory of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
-    pub(crate) upper: bool,
+    /// The upper directory's inode; 0 where the upper has none.
+    pub(crate) upper_ino: u64,
     pub(crate) lower: bool,
+}
+
+impl Shape {
+    pub(crate) fn has_upper(self) -> bool {
+        self.upper_ino != 0
+    }
 }
 
 /// A view whose tops are open.
@@ -124,8 +131,12 @@ impl Open {
             Some(root) if self.lower.is_some() => is_opaque(root.dir(b"")?.as_fd(), b".", b"")?,
             _ => false,
         };
+        let upper_ino = match upper {
+            Some(root) => root.ino()?,
+            None => 0,
+        };
         Ok(Shape {
-            upper: upper.is_some(),
+            upper_ino,
             lower: self.lower.is_some() && !opaque,
         })
     }
@@ -137,7 +148,7 @@ impl Open {
             _ => Ok(None),
         };
         Ok(Merged {
-            upper: open(&self.upper, shape.upper)?,
+            upper: open(&self.upper, shape.has_upper())?,
             lower: open(&self.lower, shape.lower)?,
         })
     }
@@ -251,7 +262,7 @@ impl Merged {
             }
             let dir = match entry.kind {
                 Kind::Dir => Some(Shape {
-                    upper: true,
+                    upper_ino: entry.ino,
                     lower: self.merges(upper.as_fd(), name, path)?,
                 }),
                 _ => None,
@@ -269,7 +280,7 @@ impl Merged {
             return Ok(None);
         }
         let dir = (entry.kind == Kind::Dir).then_some(Shape {
-            upper: false,
+            upper_ino: 0,
             lower: true,
         });
         Ok(Some(Found { entry, dir }))

@@ -1,7 +1,7 @@
 //! Walks two views side by side and tells every path at which they differ.
 //!
 //! Where both have the same lower directory below a path, only names of the two uppers are looked at: the cost is that of
-//! what was written, not of the image. Directories wait as paths and are opened one at a time, so a tree may be deeper
+//! what was written, not of the image. Where it is known which places of the uppers can differ, it is that of what changed. Directories wait as paths and are opened one at a time, so a tree may be deeper
 //! than there are file descriptors.
 
 use std::collections::BTreeSet;
@@ -24,6 +24,8 @@ struct Waiting {
     path: Vec<u8>,
     a: Option<Shape>,
     b: Option<Shape>,
+    /// The uppers are known to differ at touched places only.
+    is_known: bool,
 }
 
 /// Walks both views and returns the differences, sorted by path.
@@ -37,16 +39,23 @@ pub(crate) fn differences(a: &View, b: &View, options: &Options) -> Result<Vec<D
     };
     let mut found = Vec::new();
     walk.top(&mut found)?;
+    let (a, b) = (Some(walk.a.top()?), Some(walk.b.top()?));
     let mut waiting = vec![Waiting {
         path: Vec::new(),
-        a: Some(walk.a.top()?),
-        b: Some(walk.b.top()?),
+        a,
+        b,
+        is_known: walk.shared && is_the_same(a, b),
     }];
     while let Some(next) = waiting.pop() {
         walk.directory(&next, &mut waiting, &mut found)?;
     }
     found.sort_by(|one, two| one.path.cmp(&two.path));
     Ok(found)
+}
+
+/// Whether a directory is made up of the same ones in both: the one inode in two snapshots, over the same lower one.
+fn is_the_same(a: Option<Shape>, b: Option<Shape>) -> bool {
+    a.is_some_and(Shape::has_upper) && a == b
 }
 
 struct Walk<'a> {
@@ -78,21 +87,35 @@ impl Walk<'_> {
         };
         let (a, b) = (open(&self.a, at.a)?, open(&self.b, at.b)?);
         let both_lower = at.a.is_some_and(|a| a.lower) && at.b.is_some_and(|b| b.lower);
-        let mut names = BTreeSet::new();
-        for dir in [&a, &b].into_iter().flatten() {
-            names.append(&mut match self.shared && both_lower {
-                true => dir.upper_names(&at.path)?,
-                false => dir.names(&at.path)?,
-            });
-        }
+        let touched = self.options.touched.as_ref().filter(|_| at.is_known);
+        let names = match touched {
+            Some(touched) if !touched.is_place(&at.path) => touched.ways(&at.path),
+            _ => {
+                let mut names = BTreeSet::new();
+                for dir in [&a, &b].into_iter().flatten() {
+                    names.append(&mut match self.shared && both_lower {
+                        true => dir.upper_names(&at.path)?,
+                        false => dir.names(&at.path)?,
+                    });
+                }
+                names
+            }
+        };
         for name in names {
             let path = join(&at.path, &name);
             if self.ignored.contains(path.as_slice()) {
                 continue;
             }
             let (a, b) = self.name(&name, &path, (a.as_ref(), b.as_ref()), found)?;
-            if (a.is_some() || b.is_some()) && !self.is_one(a, b) {
-                waiting.push(Waiting { path, a, b });
+            let is_known = at.is_known && is_the_same(a, b);
+            let is_untouched = is_known && touched.is_some_and(|touched| !touched.reaches(&path));
+            if (a.is_some() || b.is_some()) && !self.is_one(a, b) && !is_untouched {
+                waiting.push(Waiting {
+                    path,
+                    a,
+                    b,
+                    is_known,
+                });
             }
         }
         Ok(())
@@ -100,7 +123,7 @@ impl Walk<'_> {
 
     /// Whether a directory in both is the lower one's and nothing else.
     fn is_one(&self, a: Option<Shape>, b: Option<Shape>) -> bool {
-        let untouched = |shape: Option<Shape>| shape.is_some_and(|shape| !shape.upper);
+        let untouched = |shape: Option<Shape>| shape.is_some_and(|shape| !shape.has_upper());
         self.shared && untouched(a) && untouched(b)
     }
 

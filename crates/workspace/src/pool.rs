@@ -1,5 +1,6 @@
 //! The contract of a pool, and the types in it.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use protocol::{CutId, WorkspaceId};
@@ -202,6 +203,45 @@ pub trait Pool: Send + Sync {
         cut: &CutId,
         before: Option<&CutId>,
     ) -> Result<Option<u64>>;
+
+    /// Returns a name for a cut that no other cut ever has, also not one of the same id that is taken after this one was lost:
+    /// what [`Pool::changed_inodes`] compares with. `None` where the pool cannot compare.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoCut`] if it is not there.
+    fn mark(&self, workspace: &WorkspaceId, cut: &CutId) -> Result<Option<String>>;
+
+    /// Returns the numbers of all inodes in which a cut may differ from another one of the same head, whichever is older.
+    ///
+    /// An inode that both have and that is not among them is the same in both: kind, attributes, links, content, and, of a
+    /// directory, names and the inodes behind them. Costs what changed, not what is there.
+    ///
+    /// `None` where that cannot be told: `mark` is of a cut that is not there any more, of another head (a fork's, or one
+    /// that was restored, is another), or of another pool; so much changed that looking at everything costs no more; or the
+    /// pool copies.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoCut`] if `cut` is not there.
+    fn changed_inodes(
+        &self,
+        workspace: &WorkspaceId,
+        mark: &str,
+        cut: &CutId,
+    ) -> Result<Option<BTreeSet<u64>>>;
+
+    /// Returns the paths at which the files of two cuts of one head can differ, from the top of the cut's tree, as the younger one
+    /// has them: what is gone is told by its directory. Costs what changed, not what is there.
+    ///
+    /// `None` as for [`Pool::changed_inodes`].
+    ///
+    /// # Errors
+    /// [`crate::Error::NoCut`] if one of them is not there.
+    fn changed_places(
+        &self,
+        workspace: &WorkspaceId,
+        one: &CutId,
+        other: &CutId,
+    ) -> Result<Option<BTreeSet<Vec<u8>>>>;
 
     /// Returns how full the pool is.
     fn usage(&self) -> Result<Usage>;

@@ -35,6 +35,7 @@ pub const ALL: &[&str] = &[
     "before_removed",
     "after_removed",
     "before_serving",
+    "after_cuts_dropped",
 ];
 
 /// A process that stands at a place. Dropped, it is let go on.

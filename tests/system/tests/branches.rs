@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use system_tests::{Res, World, process, trouble};
 
-use crate::support::{SOON, op, settled, world};
+use crate::support::{SOON, op, settled, until, world};
 
 /// Writes a file in `ada` in an operation of its own.
 fn write(world: &World, id: &str, text: &str) -> Res<()> {
@@ -566,5 +566,83 @@ fn a_checkpoint_that_the_pool_lost_is_told_and_the_others_are_there() -> Res<()>
         told.ends_with(&format!("the last of them {last}")),
         "{told}"
     );
+    world.end_clean()
+}
+
+#[test]
+fn a_checkpoint_that_nothing_needs_can_be_removed() -> Res<()> {
+    let world = world("checkpoint-rm")?;
+    let cut_of = |op: &str| -> Res<String> {
+        let cut = settled(&world, op)?["cut"].as_str().map(str::to_owned);
+        cut.ok_or_else(|| trouble(format!("{op} has no cut")))
+    };
+    for nth in ["1", "2", "3", "4"] {
+        write(&world, &format!("w{nth}"), nth)?;
+    }
+    let [first, second, third, tip] = ["w1", "w2", "w3", "w4"].map(cut_of);
+    let (first, second, third, tip) = (first?, second?, third?, tip?);
+    let refused = |at: &str, why: &str| -> Res<()> {
+        let refused = world.run(&["checkpoint", "rm", "ada", at])?;
+        assert_eq!(refused.code, Some(125), "{at}");
+        assert!(refused.err().contains(why), "{at}: {}", refused.err());
+        Ok(())
+    };
+    refused("nowhere", "no checkpoint \"nowhere\"")?;
+    refused("..", "no checkpoint \"..\"")?;
+    refused(&tip, "is the one that its files go on from")?;
+    world.must(&["checkpoint", "label", "ada", &second, "keep"])?;
+    refused("keep", "is labeled `keep`")?;
+    refused(&second, "is labeled `keep`")?;
+
+    let has = |cut: &str| -> Res<bool> {
+        let list = world.must(&["checkpoint", "ls", "ada", "--json"])?.out();
+        Ok(list.contains(cut))
+    };
+    world.must(&["checkpoint", "rm", "ada", &first])?;
+    world.must(&["checkpoint", "rm", "ada", "keep", "--force"])?;
+    refused(&first, "no checkpoint")?;
+    assert_eq!(
+        [has(&first)?, has(&second)?, has(&third)?, has(&tip)?],
+        [false, false, true, true]
+    );
+    let dropped = kinds(&world, "ada")?;
+    let dropped = dropped.iter().filter(|kind| *kind == "cuts_dropped");
+    assert_eq!(dropped.count(), 2);
+    // What is gone cannot be gone back to, what is there can; also for the next daemon.
+    let gone = world.run(&["rewind", "ada", "--to", &first])?;
+    assert!(gone.err().contains("no checkpoint"), "{}", gone.err());
+    process::kill(world.daemon().ok_or_else(|| trouble("no daemon"))?);
+    assert!(!has(&first)? && has(&third)?);
+    assert_eq!(read(&world, "ada")?, "4\n");
+    world.must(&["rewind", "ada", "--to", &third])?;
+    assert_eq!(read(&world, "ada")?, "3\n");
+    // The files do not go on from it any more.
+    world.must(&["checkpoint", "rm", "ada", &tip])?;
+    world.end_clean()
+}
+
+#[test]
+fn a_checkpoint_in_use_stays() -> Res<()> {
+    let world = World::new("checkpoint-use")?.with_points()?;
+    world.create("ada", &[])?;
+    write(&world, "one", "1")?;
+    let cut = world.must(&["checkpoint", "ada"])?.out();
+    write(&world, "two", "2")?;
+    let hit = world.points()?.arm(&["mid_fork"], 0);
+    let mut fork = world.start(&["fork", "ada", "--at", cut.trim(), "--name", "try"])?;
+    let at = hit.recv_timeout(SOON)?;
+    let refused = world.run(&["checkpoint", "rm", "ada", cut.trim()])?;
+    assert!(refused.err().contains("is in use"), "{}", refused.err());
+    drop(at);
+    fork.kill();
+    assert_eq!(read(&world, "try")?, "1\n");
+    // The fork has a cut of its own by now, and its source's may go.
+    until("the checkpoint is let go of", || {
+        let removed = world.run(&["checkpoint", "rm", "ada", cut.trim()]);
+        removed.is_ok_and(|removed| removed.code == Some(0))
+    })?;
+    assert_eq!(read(&world, "try")?, "1\n");
+    world.must(&["rewind", "try", "--to", "start"])?;
+    assert_eq!(read(&world, "try")?, "1\n");
     world.end_clean()
 }

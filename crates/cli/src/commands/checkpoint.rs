@@ -50,6 +50,18 @@ enum Verb {
         /// The checkpoint: its label or id.
         at: String,
     },
+    /// Remove a checkpoint that nothing needs; what only it has is given back. Not the one that the files go on from.
+    ///
+    /// Example: durable checkpoint rm ada c17-2f0a
+    Rm {
+        /// The sandbox.
+        name: String,
+        /// The checkpoint: its id or label.
+        at: String,
+        /// Also one with a label.
+        #[arg(long)]
+        force: bool,
+    },
 }
 
 pub(crate) async fn run(args: Args, world: &World) -> Outcome {
@@ -58,6 +70,7 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
         Some(Verb::Ls { name }) => list(&name, world).await,
         Some(Verb::Label { name, at, label }) => set(&name, &at, Some(label), world).await,
         Some(Verb::Unlabel { name, at }) => set(&name, &at, None, world).await,
+        Some(Verb::Rm { name, at, force }) => remove(&name, &at, force, world).await,
     }
 }
 
@@ -75,20 +88,28 @@ async fn take(name: String, label: Option<String>, world: &World) -> Outcome {
 }
 
 async fn set(name: &str, at: &str, label: Option<String>, world: &World) -> Outcome {
-    let name: SandboxName = parse(name)?;
-    if !at
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
-    {
-        return Err(ApiError::new(
-            ErrorCode::NotFound,
-            format!("sandbox `{name}` has no checkpoint {at:?}"),
-        ));
-    }
-    let path = format!("/v1/sandboxes/{name}/checkpoints/{at}/label");
+    let path = format!("{}/label", path(name, at)?);
     let ask = TakeCheckpoint { label };
     world.client.call::<_, ()>(Method::PUT, &path, &ask).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+async fn remove(name: &str, at: &str, force: bool, world: &World) -> Outcome {
+    let path = format!("{}?force={force}", path(name, at)?);
+    let (): () = world.client.call(Method::DELETE, &path, &()).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where a checkpoint is on the API.
+fn path(name: &str, at: &str) -> Result<String, ApiError> {
+    let name: SandboxName = parse(name)?;
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    // A path of another shape would ask for something else.
+    if at.is_empty() || at.bytes().all(|b| b == b'.') || !at.bytes().all(is_plain) {
+        let message = format!("sandbox `{name}` has no checkpoint {at:?}");
+        return Err(ApiError::new(ErrorCode::NotFound, message));
+    }
+    Ok(format!("/v1/sandboxes/{name}/checkpoints/{at}"))
 }
 
 async fn list(name: &str, world: &World) -> Outcome {

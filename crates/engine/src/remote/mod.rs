@@ -5,16 +5,20 @@
 //! only ever moves along one timeline: who has not got the events that the store has cannot push over them. So of two
 //! machines that both went on from one push, the second to push is refused.
 
+mod opened;
 pub(crate) mod outputs;
 mod pull;
 pub(crate) mod push;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
+use std::sync::Arc;
 
 use blob::{Key, Options, Store};
 use protocol::{ApiError, CutId, ErrorCode, Head, SandboxName, Seq, StoreAt, UnixMillis};
 use serde::{Deserialize, Serialize};
+
+pub use opened::Opened;
 
 use crate::error;
 use crate::shared::Shared;
@@ -121,16 +125,20 @@ pub fn forget(store: &Store, name: &SandboxName) -> Result<(), ApiError> {
 pub fn open(at: &StoreAt, cache: Option<&Path>) -> Result<Store, ApiError> {
     check_directory(at)?;
     let key = at.key_file.as_deref().map(key).transpose()?;
+    open_with(at, key.as_ref(), cache)
+}
+
+fn open_with(at: &StoreAt, key: Option<&Key>, cache: Option<&Path>) -> Result<Store, ApiError> {
     let options = Options {
         cache: cache.map(Path::to_owned),
         threads: 0,
     };
-    Store::open_with(&at.url, key.as_ref(), options).map_err(|e| of_blob(&e))
+    Store::open_with(&at.url, key, options).map_err(|e| of_blob(&e))
 }
 
 /// Says whether sandboxes of these names can be replicated there: the store is usable and has no others of them.
 pub(crate) async fn check_free(
-    shared: &std::sync::Arc<Shared>,
+    shared: &Arc<Shared>,
     at: &StoreAt,
     names: Vec<SandboxName>,
 ) -> Result<(), ApiError> {
@@ -209,9 +217,9 @@ fn check_device(at: &StoreAt) -> Result<(), ApiError> {
         .hint("end the daemon (its number is in `daemon.lock` of the data directory); sandboxes run on, and the next command starts it anew"))
 }
 
-fn open_here(shared: &Shared, at: &StoreAt) -> Result<Store, ApiError> {
+fn open_here(shared: &Shared, at: &StoreAt) -> Result<Arc<Store>, ApiError> {
     check_device(at)?;
-    open(at, Some(&cache(shared)))
+    shared.stores.get(at, &cache(shared))
 }
 
 /// Reads an age identity out of a file as `age-keygen` writes it.

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use blob::{Generation, Snapshot, Store};
+use blob::{Generation, Hint, Snapshot, Store};
 use journal::Raw;
 use protocol::api::{PushSandbox, PushView};
 use protocol::{
@@ -221,7 +221,7 @@ struct Work {
     shared: Arc<Shared>,
     sandbox: SandboxId,
     state_dir: PathBuf,
-    store: Store,
+    store: Arc<Store>,
     before: Before,
     since: Since,
     outgoing: Outgoing,
@@ -261,12 +261,9 @@ impl Work {
             Since::Ever => (None, Seq(1)),
         };
         let parent = parent.map(|(parent, _)| parent);
-        let mut push = self.store.begin(parent.map(|parent| &parent.id))?;
+        let mut push = self.store.begin_after(parent.cloned())?;
         if let Some((workspace, cut)) = tip {
-            push.tree(
-                &self.shared.pool.cut_path(workspace, cut),
-                Some(&self.cache(workspace)),
-            )?;
+            self.tree(&mut push, workspace, cut)?;
         }
         let from = |name| {
             parent
@@ -300,12 +297,10 @@ impl Work {
             cuts,
         };
         failpoint::hit("before_push_commit");
-        let (id, report) = push.commit(as_json(&note)?)?;
+        let (name, was) = (main_ref(&self.before.name), self.before.generation);
+        let (id, report, moving) = push.commit_for(as_json(&note)?, &name, was)?;
         failpoint::hit("after_push_commit");
-        match self
-            .store
-            .set_ref(&main_ref(&self.before.name), self.before.generation, &id)
-        {
+        match self.store.move_ref(moving) {
             Err(blob::Error::Moved { .. }) => return Err(Tried::Overtaken),
             moved => moved?,
         };
@@ -346,20 +341,38 @@ impl Work {
                 }
             }
             let mut push = self.store.begin(None)?;
-            let tree = self.shared.pool.cut_path(&cut.workspace, id);
-            push.tree(&tree, Some(&self.cache(&cut.workspace)))?;
+            self.tree(&mut push, &cut.workspace, id)?;
             let note = CutNote {
                 format: FORMAT,
                 cut: id.clone(),
                 workspace: cut.workspace.clone(),
             };
-            let (snapshot, report) = push.commit(as_json(&note)?)?;
-            self.store
-                .set_ref(&at, there.map(|(_, generation)| generation), &snapshot)?;
+            let was = there.map(|(_, generation)| generation);
+            let (_, report, moving) = push.commit_for(as_json(&note)?, &at, was)?;
+            self.store.move_ref(moving)?;
             count(view, &report);
             cuts.push(id.clone());
         }
         Ok(cuts)
+    }
+
+    /// Pushes the files of a cut; where the pool can tell what changed since the one pushed before, only that is looked at.
+    fn tree(
+        &self,
+        push: &mut blob::Push<'_>,
+        workspace: &WorkspaceId,
+        cut: &CutId,
+    ) -> Result<(), Tried> {
+        let pool = &self.shared.pool;
+        let mark = told(pool.mark(workspace, cut));
+        let changed = |earlier: &str| told(pool.changed_inodes(workspace, earlier, cut));
+        let hint = mark.as_deref().map(|token| Hint {
+            token,
+            changed: &changed,
+        });
+        let tree = pool.cut_path(workspace, cut);
+        push.tree(&tree, Some(&self.cache(workspace)), hint.as_ref())?;
+        Ok(())
     }
 
     /// Takes refs away of cuts that the sandbox has not any more.
@@ -377,6 +390,14 @@ impl Work {
     fn cache(&self, workspace: &WorkspaceId) -> PathBuf {
         self.state_dir.join(format!("pushed-{workspace}"))
     }
+}
+
+/// A pool that cannot tell makes a push longer, and no worse.
+fn told<T>(told: workspace::Result<Option<T>>) -> Option<T> {
+    told.unwrap_or_else(|why| {
+        tracing::warn!(error = %error::chain(&why), "the pool cannot tell what changed");
+        None
+    })
 }
 
 /// The journal's events as they are stored, read as a stream.

@@ -485,6 +485,9 @@ impl Sandbox {
                 let result = self.set_label(&at, label, turn);
                 answer(turn, reply, result);
             }
+            Request::DropCheckpoint { at, force, reply } => {
+                self.drop_checkpoint(&at, force, reply, turn);
+            }
             Request::Locate { at, reply } => {
                 let place = self.place(&at);
                 if let Ok(place) = &place {

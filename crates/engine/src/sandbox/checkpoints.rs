@@ -532,7 +532,7 @@ pub(super) fn release(holds: &mut Holds, cut: &CutId) {
     }
 }
 
-fn unknown(name: &SandboxName, text: &str) -> ApiError {
+pub(super) fn unknown(name: &SandboxName, text: &str) -> ApiError {
     let text: String = text.chars().take(MAX_LABEL).collect();
     let message = format!("sandbox `{name}` has no checkpoint {text:?}");
     ApiError::new(ErrorCode::NotFound, message).hint(format!(

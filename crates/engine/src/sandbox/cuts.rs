@@ -3,17 +3,15 @@
 //! Operations that end while a cut is being taken share the next one, so many at once cost two cuts, not many.
 
 use std::cell::Cell;
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use protocol::control::ToSupervisor;
-use protocol::{ApiError, CutId, Event, OpId, Replay, Seq, Settlement};
+use protocol::{ApiError, CutId, Event, OpId, Seq, Settlement};
 
 use super::actor::{Done, Phase, Sandbox, Turn};
 use super::checkpoints::Asked;
 use super::replicate::Waits;
-use crate::shared::now;
-use crate::{error, retention};
+use crate::error;
 
 /// An operation that ended and is not journaled as such yet.
 pub(super) struct Settling {
@@ -223,49 +221,6 @@ impl Sandbox {
             p.stderr = view.stderr_bytes;
             p.settled = Some(view);
         });
-    }
-
-    /// Gives cuts back by the retention rule, but none that an open operation may be rolled back to, that a fork is being
-    /// made of, or that the files go on from.
-    fn retain(&mut self, turn: &mut Turn) {
-        let latest = self.shared.config.keep_cuts;
-        // A few at once: each drop is an event and work for the pool.
-        if self.state.cuts.len() < self.retained.max(latest) + latest / 8 + 1 {
-            return;
-        }
-        let open = self
-            .state
-            .open
-            .iter()
-            .filter_map(|op| self.state.ops.get(op));
-        let rollback = open.filter(|op| {
-            op.open_spec()
-                .is_some_and(|spec| spec.replay == Replay::Rollback)
-        });
-        let mut needed: HashSet<&CutId> =
-            rollback.filter_map(|op| op.cut_before.as_ref()).collect();
-        needed.extend(self.state.last_cut());
-        needed.extend(self.held.keys());
-        let dropped = retention::surplus(self.state.cuts.iter(), latest, now(), |cut| {
-            needed.contains(cut)
-        });
-        self.retained = self.state.cuts.len() - dropped.len();
-        if dropped.is_empty() {
-            return;
-        }
-        let cuts = dropped.iter().map(|cut| cut.id.clone()).collect();
-        self.push(turn, Event::CutsDropped { cuts });
-        turn.after.push(Box::new(move |sandbox| {
-            let shared = sandbox.shared.clone();
-            tokio::task::spawn_blocking(move || {
-                for cut in dropped {
-                    if let Err(failure) = shared.pool.drop_cut(&cut.workspace, &cut.id) {
-                        // It stays as litter until the next start of a daemon sweeps the pool.
-                        tracing::warn!(cut = %cut.id, error = %error::chain(&failure), "a cut stays");
-                    }
-                }
-            });
-        }));
     }
 }
 

@@ -7,6 +7,7 @@ mod actor;
 mod approvals;
 mod checkpoints;
 mod cuts;
+mod drops;
 mod loss;
 mod ops;
 mod removal;
@@ -29,6 +30,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub(crate) use actor::{Files, spawn, view_of};
 pub(crate) use approvals::Question;
 pub use checkpoints::{Held, Place};
+pub use drops::Force;
 pub(crate) use ops::PATH;
 pub(crate) use removal::remove_state;
 
@@ -171,6 +173,11 @@ pub(crate) enum Request {
         label: Option<String>,
         reply: Reply<()>,
     },
+    DropCheckpoint {
+        at: String,
+        force: Force,
+        reply: Reply<()>,
+    },
     Locate {
         at: String,
         reply: Reply<Place>,
@@ -245,6 +252,7 @@ impl Request {
             Self::Checkpoint { reply, .. } => no(reply, problem),
             Self::Checkpoints { reply, .. } => no(reply, problem),
             Self::Label { reply, .. } => no(reply, problem),
+            Self::DropCheckpoint { reply, .. } => no(reply, problem),
             Self::Locate { reply, .. } => no(reply, problem),
             Self::Rewind { reply, .. } => no(reply, problem),
             Self::Spec { reply, .. } => no(reply, problem),

@@ -9,10 +9,11 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use engine::{Bound, Engine};
+use engine::{Bound, Engine, Force};
 use futures_util::stream;
 use protocol::ApiError;
 use protocol::api::{CheckpointView, ForkSandbox, RewindSandbox, SandboxView, TakeCheckpoint};
+use serde::Deserialize;
 
 use super::sandboxes::{Grace, json};
 use super::to_its_end;
@@ -55,6 +56,34 @@ pub(crate) async fn label(
 ) -> Answer<StatusCode> {
     let ask: TakeCheckpoint = json(&body)?;
     engine.get(&parse(&name)?)?.label(at, ask.label).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Anyway {
+    /// Also one with a label.
+    #[serde(default)]
+    force: bool,
+}
+
+/// Removes a checkpoint that nothing needs; its room is given back on return.
+///
+/// Refused for the one that the files go on from, for one in use, and for one with a label unless it is forced.
+#[utoipa::path(delete, path = "/v1/sandboxes/{name}/checkpoints/{at}",
+    params(("name" = String, Path), ("at" = String, Path, description = "Its id or label."), Anyway),
+    responses((status = 204), (status = 404, body = ApiError), (status = 409, body = ApiError),
+    (status = 503, body = ApiError)))]
+pub(crate) async fn remove(
+    State(engine): State<Arc<Engine>>,
+    Path((name, at)): Path<(String, String)>,
+    Query(anyway): Query<Anyway>,
+) -> Answer<StatusCode> {
+    let force = if anyway.force { Force::Yes } else { Force::No };
+    engine
+        .get(&parse(&name)?)?
+        .drop_checkpoint(at, force)
+        .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 use engine::Engine;
 use protocol::{ApiError, ErrorCode};
 
@@ -41,6 +41,10 @@ pub(crate) fn router() -> Router<Arc<Engine>> {
         .route(
             "/v1/sandboxes/{name}/checkpoints",
             get(checkpoints::list).post(checkpoints::take),
+        )
+        .route(
+            "/v1/sandboxes/{name}/checkpoints/{at}",
+            delete(checkpoints::remove),
         )
         .route(
             "/v1/sandboxes/{name}/checkpoints/{at}/label",

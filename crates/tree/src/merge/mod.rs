@@ -217,6 +217,7 @@ pub fn merge(sides: Sides<'_>, options: &MergeOptions) -> Result<Merge> {
         trust: options.trust,
         renames: Renames::Apart,
         ignore: options.ignore.clone(),
+        touched: None,
     };
     let ours = walk::differences(sides.base, sides.ours, &compared)?;
     let mut theirs = walk::differences(sides.base, sides.theirs, &compared)?;

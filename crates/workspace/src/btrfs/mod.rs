@@ -4,12 +4,13 @@
 //! What belongs to a head and where its cuts are is read from the file system alone, so there is no second truth that a
 //! crash could leave behind. A snapshot is there or is not; nothing has to be finished after a crash.
 
+mod between;
 mod change;
 mod image;
 mod limit;
 mod room;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStringExt;
@@ -522,6 +523,28 @@ impl Pool for Btrfs {
         };
         let bytes = btrfs::young_bytes(as_fd(&snapshot), since).map_err(look)?;
         Ok(Some(bytes))
+    }
+
+    fn mark(&self, workspace: &WorkspaceId, cut: &CutId) -> Result<Option<String>> {
+        self.marked(workspace, cut).map(Some)
+    }
+
+    fn changed_inodes(
+        &self,
+        workspace: &WorkspaceId,
+        mark: &str,
+        cut: &CutId,
+    ) -> Result<Option<BTreeSet<u64>>> {
+        self.differing(workspace, mark, cut)
+    }
+
+    fn changed_places(
+        &self,
+        workspace: &WorkspaceId,
+        one: &CutId,
+        other: &CutId,
+    ) -> Result<Option<BTreeSet<Vec<u8>>>> {
+        self.places(workspace, one, other)
     }
 
     fn usage(&self) -> Result<Usage> {

@@ -8,7 +8,7 @@ mod manifest;
 mod transfer;
 mod tree;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -315,6 +315,29 @@ impl Pool for Copy {
             });
         }
         // What it shares, and with whom, is in the link counts of all other cuts.
+        Ok(None)
+    }
+
+    // A copy's inodes are its own, and which of them were shared since says nothing about what changed.
+    fn mark(&self, _workspace: &WorkspaceId, _cut: &CutId) -> Result<Option<String>> {
+        Ok(None)
+    }
+
+    fn changed_inodes(
+        &self,
+        _workspace: &WorkspaceId,
+        _mark: &str,
+        _cut: &CutId,
+    ) -> Result<Option<BTreeSet<u64>>> {
+        Ok(None)
+    }
+
+    fn changed_places(
+        &self,
+        _workspace: &WorkspaceId,
+        _one: &CutId,
+        _other: &CutId,
+    ) -> Result<Option<BTreeSet<Vec<u8>>>> {
         Ok(None)
     }
 

@@ -236,6 +236,8 @@ struct Search {
 }
 const TREE_SEARCH: libc::c_ulong = ioc(READ | WRITE, 17, size_of::<Search>());
 const INODE_ITEM: u32 = 1;
+const INODE_REF: u32 = 12;
+const INODE_EXTREF: u32 = 13;
 const EXTENT_DATA: u32 = 108;
 const EXTENT_INLINE: u8 = 0;
 const ITEM_HEADER: usize = 32;
@@ -253,6 +255,46 @@ pub(crate) fn changed_inodes(
         }
         ControlFlow::Continue(())
     })
+}
+
+/// The inode of a subvolume's own root.
+pub(crate) const ROOT_INODE: u64 = 256;
+
+/// Returns every name of an inode, with the directory it stands in; none of an inode that is not there.
+pub(crate) fn names_of(fd: BorrowedFd<'_>, inode: u64) -> Result<Vec<(u64, Vec<u8>)>, Errno> {
+    let range = Range {
+        tree: OWN_TREE,
+        first: (inode, INODE_REF, 0),
+        last: (inode, INODE_EXTREF, u64::MAX),
+        since: 0,
+    };
+    let mut names = Vec::new();
+    let mut is_whole = true;
+    items(fd, range, |(_, kind, offset), mut item| {
+        // All names in one directory stand in one item: an index (8 bytes), the name's length (2), the name. Of an inode
+        // with too many names for that the rest are items of their own, with the directory (8) before these.
+        while !item.is_empty() {
+            let head = if kind == INODE_REF { 8 } else { 16 };
+            let Some(len) = item.get(head..head + 2) else {
+                is_whole = false;
+                break;
+            };
+            let len = usize::from(u16::from_le_bytes([len[0], len[1]]));
+            let Some(name) = item.get(head + 2..head + 2 + len) else {
+                is_whole = false;
+                break;
+            };
+            let dir = if kind == INODE_REF {
+                offset
+            } else {
+                number(item, 0)
+            };
+            names.push((dir, name.to_vec()));
+            item = &item[head + 2 + len..];
+        }
+        ControlFlow::Continue(())
+    })?;
+    if is_whole { Ok(names) } else { Err(Errno::IO) }
 }
 
 /// Returns the bytes that file content written after `since` takes on disk in the subvolume.

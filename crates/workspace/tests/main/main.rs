@@ -17,6 +17,8 @@ mod overlay;
 #[cfg(test)]
 mod picture;
 #[cfg(test)]
+mod pushed;
+#[cfg(test)]
 mod random;
 #[cfg(test)]
 mod room;

@@ -130,7 +130,7 @@ fn a_store_through_a_mapping_is_never_missed() {
 }
 
 /// Changes one thing for certain and says what.
-fn change(dice: &mut Dice, up: &Path, mapping: &mut Mapping) -> String {
+pub(crate) fn change(dice: &mut Dice, up: &Path, mapping: &mut Mapping) -> String {
     let all = all_paths(up);
     // What is mapped is not cut shorter under the mapping, by this name or another.
     let plain = |path: &&PathBuf| path.is_file() && !path.is_symlink() && !path.ends_with("mapped");
@@ -322,7 +322,7 @@ impl Drop for Mapping {
 }
 
 /// xorshift64*: the same sequence for ever, whatever a library does.
-struct Dice(u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
     fn next(&mut self) -> u64 {
@@ -332,11 +332,11 @@ impl Dice {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         (self.next() >> 16) % limit
     }
 
-    fn choose<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+    pub(crate) fn choose<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[usize::try_from(self.below(from.len() as u64)).unwrap()]
     }
 
