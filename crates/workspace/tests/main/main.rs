@@ -3,6 +3,8 @@
 //! The btrfs tests need root, loop devices and mkfs.btrfs; without them they say so and pass.
 
 #[cfg(test)]
+mod compared;
+#[cfg(test)]
 mod contract;
 #[cfg(test)]
 mod copies;
