@@ -84,10 +84,11 @@ impl Handle {
         let Some(at) = at else {
             return Err(unknown(&self.name, id.as_str()));
         };
-        // Only what it takes to tell of this one.
+        // Only this one, and the one before it to compare with: to look through that as well would cost all of the tree.
         cuts.truncate(at + 1);
-        let pair = cuts.split_off(at.saturating_sub(1));
-        let costed = self.with_costs(pair).await?;
+        let this = cuts.split_off(at);
+        let before = cuts.pop().map(|(cut, _)| cut);
+        let costed = self.with_costs(before, this).await?;
         costed
             .into_iter()
             .next_back()
@@ -100,17 +101,17 @@ impl Handle {
     /// The sandbox is gone.
     pub async fn checkpoints(&self) -> Result<Vec<CheckpointView>, ApiError> {
         let cuts = self.ask(|reply| Request::Checkpoints { reply }).await?;
-        self.with_costs(cuts).await
+        self.with_costs(None, cuts).await
     }
 
     /// Adds what each costs, against the one before it of the same head.
     async fn with_costs(
         &self,
+        mut before: Option<Cut>,
         cuts: Vec<(Cut, CheckpointView)>,
     ) -> Result<Vec<CheckpointView>, ApiError> {
         let shared = self.shared.clone();
         let costs = tokio::task::spawn_blocking(move || {
-            let mut before: Option<Cut> = None;
             let mut views = Vec::with_capacity(cuts.len());
             for (cut, mut view) in cuts {
                 let earlier = before.as_ref().filter(|b| b.workspace == cut.workspace);
