@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bench::Failure;
 use rusqlite::Connection;
 use rustix::fs::OFlags;
 
@@ -68,46 +67,48 @@ impl Control {
     }
 
     /// Writes until told to stop or refused; returns when it acknowledged each of its records.
-    pub(crate) fn write(
-        self,
-        disk: &Path,
-        power: &Power,
-        stop: &AtomicBool,
-    ) -> Result<Vec<Mark>, Failure> {
+    pub(crate) fn write(self, disk: &Path, power: &Power, stop: &AtomicBool) -> Vec<Mark> {
         let path = self.path(disk);
+        // The power may go before there is a file: then nothing was acknowledged. That it is there in most cuts is seen in what
+        // the controls lose.
+        let nothing = || until(power, stop, |_| false);
         match self {
             Self::Plain | Self::Synced => {
-                let what = format!("make {}", path.display());
-                let mut file = File::create(&path).map_err(Failure::cannot(what.clone()))?;
                 // The file itself is there: what is looked at is its content.
-                file.sync_all().map_err(Failure::cannot(what))?;
-                Ok(until(power, stop, |nth| {
+                let made = File::create(&path).and_then(|file| file.sync_all().map(|()| file));
+                let Ok(mut file) = made else {
+                    return nothing();
+                };
+                until(power, stop, |nth| {
                     let written = file.write_all(&record(nth));
                     if self == Self::Synced {
                         written.and_then(|()| file.sync_data()).is_ok()
                     } else {
                         written.is_ok()
                     }
-                }))
+                })
             }
             Self::Direct => {
-                let what = || format!("make {}", path.display());
-                std::fs::write(&path, vec![0; BLOCK * DIRECT_RECORDS])
-                    .map_err(Failure::cannot(what()))?;
-                let file = File::options()
-                    .write(true)
-                    .custom_flags(OFlags::DIRECT.bits().cast_signed())
-                    .open(&path)
-                    .map_err(Failure::cannot(what()))?;
-                file.sync_all().map_err(Failure::cannot(what()))?;
+                let make = || -> std::io::Result<File> {
+                    std::fs::write(&path, vec![0; BLOCK * DIRECT_RECORDS])?;
+                    let file = File::options()
+                        .write(true)
+                        .custom_flags(OFlags::DIRECT.bits().cast_signed())
+                        .open(&path)?;
+                    file.sync_all()?;
+                    Ok(file)
+                };
+                let Ok(file) = make() else {
+                    return nothing();
+                };
                 let mut memory = vec![0; 2 * BLOCK];
                 let begin = memory.as_ptr().align_offset(BLOCK);
                 let aligned = &mut memory[begin..begin + BLOCK];
-                Ok(until(power, stop, |nth| {
+                until(power, stop, |nth| {
                     aligned[..RECORD].copy_from_slice(&record(nth));
                     nth < DIRECT_RECORDS as u64
                         && file.write_all_at(aligned, nth * self.stride()).is_ok()
-                }))
+                })
             }
             Self::SqliteOff => {
                 let open = || -> rusqlite::Result<Connection> {
@@ -118,17 +119,15 @@ impl Control {
                     )?;
                     Ok(database)
                 };
-                // The power may go before there is a database: then nothing was acknowledged. That it is there in most
-                // cuts is seen in what the control loses.
                 let Ok(database) = open() else {
-                    return Ok(until(power, stop, |_| false));
+                    return nothing();
                 };
-                Ok(until(power, stop, |nth| {
+                until(power, stop, |nth| {
                     let row = (nth.cast_signed(), record(nth).to_vec());
                     database
                         .execute("INSERT INTO t VALUES(?1, ?2)", row)
                         .is_ok()
-                }))
+                })
             }
         }
     }

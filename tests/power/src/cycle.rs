@@ -211,10 +211,7 @@ impl World {
             let seen: Vec<Seen<Mark>> = working.into_iter().filter_map(|t| t.join().ok()).collect();
             let controls: Result<Vec<Vec<Mark>>, Failure> = writing
                 .into_iter()
-                .map(|t| {
-                    t.join()
-                        .unwrap_or_else(|_| Err(Failure::wrong("a control panicked")))
-                })
+                .map(|t| t.join().map_err(|_| Failure::wrong("a control panicked")))
                 .collect();
             // A client that was just starting a daemon may have got that far.
             let again = processes::end_all();
