@@ -44,6 +44,7 @@ fn udp(ada: &Sandbox<'_>, host: &str, port: u16) -> String {
     done.out
 }
 
+#[expect(clippy::print_stderr, reason = "nobody must take it for a pass")]
 fn has_v6() -> bool {
     let has = std::path::Path::new("/proc/net/if_inet6").exists();
     if !has {

@@ -114,7 +114,10 @@ fn said(proc: &Proc, pid: i32) -> Option<OpId> {
 fn holder(proc: &Proc, inode: u64) -> Option<i32> {
     let wanted = format!("socket:[{inode}]");
     let (mut looks, mut text) = (0, Vec::new());
-    for pid in proc.pids() {
+    // Who connects is young as a rule, and PID 1 has most of the descriptors.
+    let mut pids: Vec<i32> = proc.pids().collect();
+    pids.sort_unstable();
+    for pid in pids.into_iter().rev() {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let path = format!("{pid}/fd");
         // It ends at this moment, or nobody may look.
