@@ -276,7 +276,7 @@ impl New {
             let packs: Vec<PackId> = packs.copied().collect();
             let records = self.texts(Some(old)).enumerate();
             let records: Vec<_> = records.filter(|(place, _)| is_new(*place)).collect();
-            let added = self.block(of, newest, (&packs, root, &records), old.hash);
+            let added = self.block(of, newest, (&packs, root), &records, old.hash);
             let mut file = std::fs::OpenOptions::new().append(true).open(path)?;
             // Another push may have added to it meanwhile.
             if file.metadata()?.len() == old.bytes.len() as u64 {
@@ -284,7 +284,7 @@ impl New {
             }
         }
         let records: Vec<_> = self.texts(old).enumerate().collect();
-        let all = self.block(of, newest, (packs, root, &records), [0; 32]);
+        let all = self.block(of, newest, (packs, root), &records, [0; 32]);
         crate::files::replace(path, &all)
     }
 
@@ -292,7 +292,8 @@ impl New {
         &self,
         of: &Of<'_>,
         newest: Time,
-        (packs, root, records): (&[PackId], &Row, &[(usize, &[u8])]),
+        (packs, root): (&[PackId], &Row),
+        records: &[(usize, &[u8])],
         before: [u8; 32],
     ) -> Vec<u8> {
         let len: usize = records.iter().map(|(_, text)| text.len() + 8).sum();

@@ -9,6 +9,8 @@ use rustix::ffi::CStr;
 use rustix::fs::{Mode, OFlags, RawDir, ResolveFlags, SeekFrom, XattrFlags};
 use rustix::io::Errno;
 
+/// Names and inode numbers, in the order of names.
+pub(crate) type Names = Vec<(Vec<u8>, u64)>;
 /// Names and values, in the order of names.
 pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -65,7 +67,7 @@ fn retried<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
 }
 
 /// Reads the names in a directory, sorted, and the inodes behind them (of what is mounted there: the one below).
-pub(crate) fn names(dir: BorrowedFd<'_>) -> Result<Vec<(Vec<u8>, u64)>, Errno> {
+pub(crate) fn names(dir: BorrowedFd<'_>) -> Result<Names, Errno> {
     let mut buffer = vec![MaybeUninit::uninit(); 64 << 10];
     let mut entries = RawDir::new(dir, &mut buffer);
     let mut names = Vec::new();

@@ -489,7 +489,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn listed(&self, path: &[u8]) -> Result<(OwnedFd, Vec<(Vec<u8>, u64)>)> {
+    fn listed(&self, path: &[u8]) -> Result<(OwnedFd, files::Names)> {
         let full = || self.full_path(path, b"");
         let dir =
             files::open_below(self.root.as_fd(), path).map_err(Error::errno("open", full()))?;
