@@ -29,7 +29,7 @@ use crate::inject::{self, Giving, Injected};
 use crate::placeholder::{self, Watch};
 use crate::scrub::Scrub;
 use crate::seam::{Approval, Ask, Placeholder};
-use crate::upstream::{self, Target};
+use crate::upstream::{self, Place, Target};
 use crate::websocket;
 
 /// How much of a body is looked at before it goes on: the commands of a push, a GraphQL document.
@@ -626,22 +626,15 @@ impl Allowed {
             rule: rule.clone(),
             secrets: uses.iter().map(|one| one.fingerprint.clone()).collect(),
         };
-        let connected = async {
-            let pooled = (!asked.websocket)
-                .then(|| core.pool.take(&target))
-                .flatten();
-            match pooled {
-                Some(sender) => Ok((sender, true)),
-                None => {
-                    let fresh = core
-                        .dialer
-                        .connect(&target, &policy, core.resolver.as_ref())
-                        .await?;
-                    Ok((fresh, false))
-                }
-            }
+        let dial = core
+            .dialer
+            .connect(&target, &policy, core.resolver.as_ref());
+        let connected = if asked.websocket {
+            dial.await.map(|fresh| (fresh, false))
+        } else {
+            core.pool.connect(&target, dial).await
         };
-        let (mut sender, mut reused) = match connected.await {
+        let (mut sender, mut reused) = match connected {
             Ok(connected) => connected,
             Err(denial) => return Err((denial, Some(body))),
         };
@@ -697,7 +690,6 @@ impl Allowed {
         let again = (!has_body && kind == EffectKind::Read).then(|| request.headers().clone());
         let answered = loop {
             upstream::fit(&mut request, &target, &path, sender.is_h2());
-            core.pool.share(&target, &sender);
             let sent = tokio::select! {
                 sent = sender.send(request) => sent,
                 () = ticket.ended.cancelled() => {
@@ -759,8 +751,8 @@ impl Allowed {
             effect.settle(Some(denial.message.clone()));
             return Err((denial, None));
         }
-        core.pool.give_back(target, sender);
-        Ok(returned(answer, effect, scrub, ticket, busy))
+        let place = core.pool.give_back(target, sender);
+        Ok(returned(answer, effect, scrub, ticket, (busy, place)))
     }
 }
 
@@ -770,14 +762,14 @@ fn returned(
     effect: Effect,
     scrub: Option<Scrub>,
     ticket: Ticket,
-    busy: Arc<BusyOne>,
+    kept: (Arc<BusyOne>, Option<Place>),
 ) -> Response<Body> {
     let (parts, body) = answer.into_parts();
     let mut headers = head::returned(&parts.headers);
     if let Some(scrub) = &scrub {
         scrub.headers(&mut headers);
     }
-    let download = Download::new(body, effect, scrub, ticket, Box::new(busy));
+    let download = Download::new(body, effect, scrub, ticket, Box::new(kept));
     let mut response = Response::new(download.boxed_unsync());
     *response.status_mut() = parts.status;
     *response.headers_mut() = headers;

@@ -139,3 +139,49 @@ async fn a_loop_of_refused_requests_makes_few_events() {
     assert_eq!(times, 300);
     assert!(events < 100, "{events} events");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_reset_at_once_harm_nobody_else() {
+    let origin = Origin::tls(&["a.test"], true).await;
+    let world = World::new(
+        &rule("r", "a.test", &origin, "paths = [\"/**\"]"),
+        &[origin.port],
+    );
+    let Http::Two(sender) = Http::open(&world, &origin, "a.test", Version::HTTP_2).await else {
+        panic!("HTTP/2 was asked for")
+    };
+    for _ in 0..3000 {
+        let mut one = Http::Two(sender.clone());
+        let port = origin.port;
+        let asked = tokio::spawn(async move {
+            one.ask("GET", "a.test", port, "/quiet", &[], text(""))
+                .await
+        });
+        tokio::task::yield_now().await;
+        asked.abort();
+    }
+    let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
+    assert_eq!(http.get("a.test", origin.port, "/").await.text(), "hello");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_that_wait_for_an_upstream_hear_together_that_it_is_not_there() {
+    let origin = Origin::tls(&["a.test"], true).await;
+    let unknown = rule("r", "a.test", &origin, "paths = [\"/**\"]");
+    let unknown = &unknown[..unknown.find("roots").unwrap()];
+    let world = World::new(unknown, &[origin.port]);
+    let Http::Two(sender) = Http::open(&world, &origin, "a.test", Version::HTTP_2).await else {
+        panic!("HTTP/2 was asked for")
+    };
+    let asked: Vec<_> = (0..50)
+        .map(|_| {
+            let mut one = Http::Two(sender.clone());
+            let port = origin.port;
+            tokio::spawn(async move { one.get("a.test", port, "/").await.status })
+        })
+        .collect();
+    for asked in asked {
+        assert_eq!(asked.await.unwrap(), 502);
+    }
+    assert!(origin.connections() < 50, "{}", origin.connections());
+}
