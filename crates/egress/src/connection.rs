@@ -34,6 +34,8 @@ use crate::tunnel;
 
 /// How long a connection may say nothing before it is clear what it speaks.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same where a rule passes whatever it is: in some protocols the other side speaks first.
+const GREETING_TIMEOUT: Duration = Duration::from_millis(300);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long finding out whose it is may hold up a request.
 const OWNER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -282,9 +284,27 @@ impl Refused {
     }
 }
 
+/// Whether a rule passes any bytes to where a connection is to.
+fn passes_anything(core: &Core, aim: &Aim) -> bool {
+    let Some(host) = aim.name.as_ref().or(aim.address.as_ref()) else {
+        return false;
+    };
+    let asked = Connect {
+        host,
+        port: aim.port,
+        protocol: Wire::Unknown,
+    };
+    matches!(core.policy().connect(&asked), Verdict::Allow { .. })
+}
+
 /// Finds out what is spoken, and goes on from there.
 async fn converse(client: Arc<Client>, mut stream: Prefixed<TcpStream>, aim: Aim) {
-    let spoken = match timeout(HELLO_TIMEOUT, sniff(&mut stream)).await {
+    let patience = if passes_anything(&client.core, &aim) {
+        GREETING_TIMEOUT
+    } else {
+        HELLO_TIMEOUT
+    };
+    let spoken = match timeout(patience, sniff(&mut stream)).await {
         Ok(Ok(spoken)) => spoken,
         // It came and went without a word.
         Ok(Err(_)) => return,
