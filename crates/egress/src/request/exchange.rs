@@ -2,20 +2,22 @@
 
 use std::sync::{Arc, OnceLock};
 
-use http::header::{CONTENT_TYPE, EXPECT};
-use http::{Request, Response, Version};
+use http::header::{CONTENT_TYPE, EXPECT, HeaderMap};
+use http::uri::PathAndQuery;
+use http::{Method, Request, Response, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::OnUpgrade;
-use policy::Grant;
+use policy::{Grant, Policy};
 use protocol::{DenyReason, EffectKind, Outgoing};
 
 use super::asked::Asked;
 use super::{Session, refuse};
-use crate::body::{Body, Download, Peeked, Upload};
+use crate::body::{Body, Download, Peeked, Upload, empty};
 use crate::connection::{BusyOne, Client};
 use crate::deny::Denial;
 use crate::effect::Effect;
+use crate::egress::{Core, Current};
 use crate::flow::Ticket;
 use crate::github;
 use crate::head;
@@ -23,13 +25,15 @@ use crate::inject::{self, Giving, Injected};
 use crate::placeholder::Watch;
 use crate::scrub::Scrub;
 use crate::seam::Placeholder;
-use crate::upstream::{self, Place, Target};
+use crate::upstream::{self, Place, Sender, Target};
 use crate::websocket;
 
 /// A request that may be sent.
 pub(super) struct Allowed {
     pub(super) asked: Asked,
     pub(super) body: Peeked,
+    /// The policy that allowed it.
+    pub(super) policy: Arc<Current>,
     pub(super) rule: String,
     pub(super) grant: Grant,
     pub(super) kind: EffectKind,
@@ -75,10 +79,10 @@ impl Allowed {
         busy: Arc<BusyOne>,
     ) -> Result<Response<Body>, (Denial, Option<Peeked>)> {
         let core = &client.core;
-        let policy = core.policy();
         let Self {
             asked,
             mut body,
+            policy,
             rule,
             grant,
             kind,
@@ -87,7 +91,6 @@ impl Allowed {
             ticket,
             upgrade,
         } = self;
-        let method = asked.parts.method.clone();
         let h2 = asked.parts.version == Version::HTTP_2;
         let giving = Giving {
             core,
@@ -99,7 +102,7 @@ impl Allowed {
         };
         let injected = inject::inject(&giving, &grant.inject, &asked.parts, &mut body).await;
         let Injected {
-            mut headers,
+            headers,
             path,
             uses,
             values,
@@ -113,6 +116,7 @@ impl Allowed {
             tls: asked.secure,
             h2: h2 && !asked.websocket,
             rule: rule.clone(),
+            policy: policy.number,
             secrets: uses.iter().map(|one| one.fingerprint.clone()).collect(),
         };
         let dial = core
@@ -123,7 +127,7 @@ impl Allowed {
         } else {
             core.pool.connect(&target, dial).await
         };
-        let (mut sender, mut reused) = match connected {
+        let (sender, reused) = match connected {
             Ok(connected) => connected,
             Err(denial) => return Err((denial, Some(body))),
         };
@@ -173,59 +177,27 @@ impl Allowed {
             sent: 0,
             stopped: stopped.clone(),
         };
-        let mut request = Request::new(upload.boxed_unsync());
-        *request.method_mut() = method.clone();
-        std::mem::swap(request.headers_mut(), &mut headers);
-        let again = (!has_body && kind == EffectKind::Read).then(|| request.headers().clone());
-        let answered = loop {
-            upstream::fit(&mut request, &target, &path, sender.is_h2());
-            let sent = tokio::select! {
-                sent = sender.send(request) => sent,
-                () = ticket.ended.cancelled() => {
-                    let why = "the policy does not allow it any more";
-                    effect.settle(Some(why.to_owned()));
-                    return Err((Denial::forbidden(DenyReason::NoRule, why), None));
-                }
-            };
-            let unsent = match sent {
-                Ok(answer) => break Ok(answer),
-                Err(unsent) => unsent,
-            };
-            // A kept connection may have been closed by the other side at this moment. What was not sent can be sent, and what
-            // only reads may be asked again; nothing else is.
-            request = match (reused, unsent.request, &again) {
-                (true, Some(request), _) => request,
-                (true, None, Some(headers)) => {
-                    let mut request = Request::new(crate::body::empty());
-                    *request.method_mut() = method.clone();
-                    *request.headers_mut() = headers.clone();
-                    request
-                }
-                _ => break Err(unsent.error),
-            };
-            reused = false;
-            sender = match core
-                .dialer
-                .connect(&target, &policy, core.resolver.as_ref())
-                .await
-            {
-                Ok(sender) => sender,
-                Err(denial) => {
-                    effect.settle(Some(denial.message.clone()));
-                    return Err((denial, None));
-                }
-            };
+        let sending = Sending {
+            core,
+            policy: &policy,
+            target: &target,
+            method: asked.parts.method.clone(),
+            path,
+            again: (!has_body && kind == EffectKind::Read).then(|| headers.clone()),
         };
-        let answer = match answered {
-            Ok(answer) => answer,
-            Err(error) => {
-                let denial = stopped.get().cloned().unwrap_or_else(|| {
-                    let words = upstream::with_causes(&error);
-                    Denial::upstream(format!(
-                        "{} broke off before it answered: {words}",
-                        asked.host
-                    ))
-                });
+        let mut request = Request::new(upload.boxed_unsync());
+        *request.headers_mut() = headers;
+        let sent = tokio::select! {
+            sent = sending.run(request, sender, reused) => sent,
+            () = ticket.ended.cancelled() => {
+                Err(Denial::forbidden(DenyReason::NoRule, "the policy does not allow it any more"))
+            }
+        };
+        let (answer, sender) = match sent {
+            Ok(answered) => answered,
+            Err(denial) => {
+                // Where we stopped it ourselves, that is the reason and not what the upstream made of it.
+                let denial = stopped.get().cloned().unwrap_or(denial);
                 effect.settle(Some(denial.message.clone()));
                 return Err((denial, None));
             }
@@ -242,6 +214,58 @@ impl Allowed {
         }
         let place = core.pool.give_back(target, sender);
         Ok(returned(answer, effect, scrub, ticket, (busy, place)))
+    }
+}
+
+/// How a request is sent, and sent again where that is safe.
+struct Sending<'a> {
+    core: &'a Core,
+    policy: &'a Policy,
+    target: &'a Target,
+    method: Method,
+    path: PathAndQuery,
+    /// The headers of a request that only reads and has no body.
+    again: Option<HeaderMap>,
+}
+
+impl Sending<'_> {
+    async fn run(
+        &self,
+        mut request: Request<Body>,
+        mut sender: Sender,
+        mut reused: bool,
+    ) -> Result<(Response<Incoming>, Sender), Denial> {
+        loop {
+            *request.method_mut() = self.method.clone();
+            upstream::fit(&mut request, self.target, &self.path, sender.is_h2());
+            let unsent = match sender.send(request).await {
+                Ok(answer) => return Ok((answer, sender)),
+                Err(unsent) => unsent,
+            };
+            // A kept connection may have been closed by the other side at this moment. What was not sent can be sent, and what
+            // only reads may be asked again; nothing else is.
+            request = match (reused, unsent.request, &self.again) {
+                (true, Some(request), _) => request,
+                (true, None, Some(headers)) => {
+                    let mut request = Request::new(empty());
+                    *request.headers_mut() = headers.clone();
+                    request
+                }
+                _ => {
+                    let (host, words) = (&self.target.host, upstream::with_causes(&unsent.error));
+                    return Err(Denial::upstream(format!(
+                        "{host} broke off before it answered: {words}"
+                    )));
+                }
+            };
+            reused = false;
+            let resolver = self.core.resolver.as_ref();
+            sender = self
+                .core
+                .dialer
+                .connect(self.target, self.policy, resolver)
+                .await?;
+        }
     }
 }
 

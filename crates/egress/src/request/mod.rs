@@ -12,7 +12,7 @@ use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use policy::{Policy, Verdict};
+use policy::{Grant, Policy, Verdict};
 use protocol::{DenyReason, EffectKind, Outgoing};
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use crate::body::{Body, Peeked, keeping};
 use crate::connection::{BusyOne, Client, Refused as Barred};
 use crate::deny::Denial;
+use crate::egress::Current;
 use crate::front::Switch;
 use crate::head;
 use crate::seam::{Approval, Ask};
@@ -158,35 +159,7 @@ async fn judge(
             ));
         }
         let head = look_into(&mut asked, &mut body).await?;
-        let policy = core.policy();
-        let verdict = asked.judged_by(&policy);
-        if asked.secure && !matches!(verdict, Verdict::Deny { .. }) {
-            connected(&asked, &policy)?;
-        }
-        let (rule, grant) = match verdict {
-            Verdict::Allow { rule, grant } => (rule, grant),
-            Verdict::Ask {
-                rule,
-                timeout,
-                grant,
-            } => {
-                let mut request = outgoing.clone();
-                request.op = session.client.op().await;
-                let ask = Ask {
-                    request,
-                    digest: asked.digest(&rule),
-                    rule: rule.clone(),
-                    timeout,
-                };
-                approved(core.approver.ask(ask).await).map_err(|denial| denial.by_rule(&rule))?;
-                (rule, grant)
-            }
-            Verdict::Deny {
-                rule,
-                reason,
-                message,
-            } => return Err(Denial::of_policy(rule, reason, message)),
-        };
+        let (policy, rule, grant) = allowed(session, &asked, &outgoing).await?;
         if let Some(most) = grant.budget.requests_per_minute
             && !core.budgets.take(&rule, most, Instant::now())
         {
@@ -202,11 +175,11 @@ async fn judge(
             let denial = Denial::new(StatusCode::PAYLOAD_TOO_LARGE, DenyReason::Budget, message);
             return Err(denial.by_rule(&rule));
         }
-        Ok((rule, grant, head))
+        Ok((policy, rule, grant, head))
     };
     let verdict = verdict.await;
     session.heard();
-    let (rule, grant, head) = match verdict {
+    let (policy, rule, grant, head) = match verdict {
         Ok(allowed) => allowed,
         Err(denial) => {
             return Err(Refused {
@@ -225,6 +198,7 @@ async fn judge(
     Ok(Box::new(Allowed {
         asked,
         body,
+        policy,
         rule,
         grant,
         kind,
@@ -233,6 +207,64 @@ async fn judge(
         ticket,
         upgrade,
     }))
+}
+
+/// Returns the rule that allows a request, after a person said so where that is wanted.
+async fn allowed(
+    session: &Session,
+    asked: &Asked,
+    outgoing: &Outgoing,
+) -> Result<(Arc<Current>, String, Grant), Denial> {
+    let client = &session.client;
+    let (rule, timeout) = match judged(client, asked)? {
+        Word::Allowed(policy, rule, grant) => return Ok((policy, rule, grant)),
+        Word::Ask(_, rule, _, timeout) => (rule, timeout),
+    };
+    let mut request = outgoing.clone();
+    request.op = client.op().await;
+    let ask = Ask {
+        request,
+        digest: asked.digest(&rule),
+        rule: rule.clone(),
+        timeout,
+    };
+    approved(client.core.approver.ask(ask).await).map_err(|denial| denial.by_rule(&rule))?;
+    // That may have taken long, and the policy be another by now; what was approved is approved under the same rule only.
+    match judged(client, asked)? {
+        Word::Allowed(policy, now, grant) => Ok((policy, now, grant)),
+        Word::Ask(policy, now, grant, _) if now == rule => Ok((policy, now, grant)),
+        Word::Ask(..) => Err(Denial::forbidden(
+            DenyReason::Approval,
+            "the policy was changed while a person was asked; send the request again",
+        )),
+    }
+}
+
+/// What a policy says of a request that it does not deny.
+enum Word {
+    Allowed(Arc<Current>, String, Grant),
+    Ask(Arc<Current>, String, Grant, Duration),
+}
+
+fn judged(client: &Client, asked: &Asked) -> Result<Word, Denial> {
+    let policy = client.core.policy();
+    let verdict = asked.judged_by(&policy);
+    if asked.secure && !matches!(verdict, Verdict::Deny { .. }) {
+        connected(asked, &policy)?;
+    }
+    match verdict {
+        Verdict::Allow { rule, grant } => Ok(Word::Allowed(policy, rule, grant)),
+        Verdict::Ask {
+            rule,
+            timeout,
+            grant,
+        } => Ok(Word::Ask(policy, rule, grant, timeout)),
+        Verdict::Deny {
+            rule,
+            reason,
+            message,
+        } => Err(Denial::of_policy(rule, reason, message)),
+    }
 }
 
 /// What the policy says of the connection holds for its requests.

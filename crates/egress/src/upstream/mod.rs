@@ -52,8 +52,9 @@ pub(crate) struct Target {
     pub(crate) tls: bool,
     /// Whether HTTP/2 is offered: where the client speaks it.
     pub(crate) h2: bool,
-    /// The rule that allowed it.
+    /// The rule that allowed it, and the number of the policy that it is in.
     pub(crate) rule: String,
+    pub(crate) policy: u64,
     /// Fingerprints of the secrets that its requests carry: another version of one is another connection.
     pub(crate) secrets: Vec<String>,
 }
