@@ -157,7 +157,7 @@ async fn converse(client: Arc<Client>, mut stream: Prefixed<TcpStream>, aim: Aim
         Spoken::Tls(accepted) => Box::pin(tls(client, stream, aim, *accepted)).await,
         Spoken::Http => {
             let port = aim.port;
-            let session = Session::plain(client, aim.name, Some(port));
+            let session = Session::plain(client, aim.name, aim.address, Some(port));
             Box::pin(serve_http1(Arc::new(session), stream)).await;
         }
         Spoken::Other(what) => Box::pin(other(client, stream, aim, &what)).await,

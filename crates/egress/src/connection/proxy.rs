@@ -22,7 +22,7 @@ pub(super) async fn proxy(client: Arc<Client>, mut stream: Prefixed<TcpStream>) 
         Err(_too_slow) => None,
     };
     let Some(target) = connect else {
-        let session = Session::plain(client, None, None);
+        let session = Session::plain(client, None, None, None);
         Box::pin(serve_http1(Arc::new(session), stream)).await;
         return;
     };

@@ -11,12 +11,14 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use policy::{How, Injection, Place, Policy, TokenPlace};
 use protocol::{DenyReason, SecretUse};
 use secret::Value;
+use zeroize::Zeroizing;
 
 use crate::body::Peeked;
 use crate::deny::Denial;
@@ -114,17 +116,12 @@ impl Work {
         match &injection.how {
             How::Bearer => {
                 let value = self.resolve(giving, secret).await?;
-                self.put_header(
-                    AUTHORIZATION,
-                    &[b"Bearer ", value.expose()].concat(),
-                    secret,
-                )
+                self.put_header(AUTHORIZATION, bearer(&value), secret)
             }
             How::Basic { user } => {
                 let value = self.resolve(giving, secret).await?;
-                let pair = [user.as_bytes(), b":", value.expose()].concat();
-                let text = format!("Basic {}", STANDARD.encode(pair));
-                self.put_header(AUTHORIZATION, text.as_bytes(), secret)
+                let pair = Zeroizing::new([user.as_bytes(), b":", value.expose()].concat());
+                self.put_header(AUTHORIZATION, basic(&pair), secret)
             }
             How::Header { name, format } => {
                 let value = self.resolve(giving, secret).await?;
@@ -134,7 +131,7 @@ impl Work {
                     }
                     None => value.expose().to_vec(),
                 };
-                self.put_header(header_name(name)?, &text, secret)
+                self.put_header(header_name(name)?, Zeroizing::new(text), secret)
             }
             How::Query { key } => {
                 let value = self.resolve(giving, secret).await?;
@@ -164,13 +161,12 @@ impl Work {
                 let token = made.await.map_err(|error| unusable(secret, &error))?;
                 self.values.push(token.clone());
                 let text = match place {
-                    TokenPlace::Bearer => [b"Bearer ", token.expose()].concat(),
-                    TokenPlace::Basic => {
-                        let pair = [b"x-access-token:", token.expose()].concat();
-                        format!("Basic {}", STANDARD.encode(pair)).into_bytes()
-                    }
+                    TokenPlace::Bearer => bearer(&token),
+                    TokenPlace::Basic => basic(&Zeroizing::new(
+                        [b"x-access-token:", token.expose()].concat(),
+                    )),
                 };
-                self.put_header(AUTHORIZATION, &text, secret)
+                self.put_header(AUTHORIZATION, text, secret)
             }
             // After everything else, since it signs it.
             How::SigV4 { .. } => Ok(()),
@@ -179,12 +175,12 @@ impl Work {
 
     fn put_given(&mut self, given: &Given, value: &Value) -> Result<(), Denial> {
         let text = replace(&given.original, &given.text, value.expose()).unwrap_or_default();
+        let text = Zeroizing::new(text);
         match &given.place {
             Place::Header(name) if given.is_basic => {
-                let text = format!("Basic {}", STANDARD.encode(text));
-                self.put_header(header_name(name)?, text.as_bytes(), &given.secret)
+                self.put_header(header_name(name)?, basic(&text), &given.secret)
             }
-            Place::Header(name) => self.put_header(header_name(name)?, &text, &given.secret),
+            Place::Header(name) => self.put_header(header_name(name)?, text, &given.secret),
             Place::Query(key) => {
                 self.add_query(key, &text, Encoded::No);
                 Ok(())
@@ -209,8 +205,14 @@ impl Work {
         Ok(value)
     }
 
-    fn put_header(&mut self, name: HeaderName, text: &[u8], secret: &str) -> Result<(), Denial> {
-        let mut value = HeaderValue::from_bytes(text)
+    fn put_header(
+        &mut self,
+        name: HeaderName,
+        text: Zeroizing<Vec<u8>>,
+        secret: &str,
+    ) -> Result<(), Denial> {
+        // Not copied, and wiped with the request.
+        let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(text))
             .map_err(|_| unusable(secret, "it holds characters that cannot stand in a header"))?;
         value.set_sensitive(true);
         self.headers.insert(name, value);
@@ -230,6 +232,15 @@ impl Work {
             values: self.values,
         })
     }
+}
+
+fn bearer(token: &Value) -> Zeroizing<Vec<u8>> {
+    Zeroizing::new([b"Bearer ", token.expose()].concat())
+}
+
+fn basic(pair: &[u8]) -> Zeroizing<Vec<u8>> {
+    let encoded = Zeroizing::new(STANDARD.encode(pair));
+    Zeroizing::new([b"Basic ", encoded.as_bytes()].concat())
 }
 
 fn header_name(name: &str) -> Result<HeaderName, Denial> {

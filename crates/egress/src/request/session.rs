@@ -18,6 +18,8 @@ pub(crate) struct Session {
     pub(super) secure: bool,
     /// The one name that requests may be for; any, where nothing said it before.
     pub(super) name: Option<Host>,
+    /// The address dialled, to say so where there is no name.
+    address: Option<Host>,
     /// The one port.
     pub(super) port: Option<u16>,
     /// Whether any of them can be allowed.
@@ -29,11 +31,17 @@ pub(crate) struct Session {
 
 impl Session {
     /// Requests without TLS.
-    pub(crate) fn plain(client: Arc<Client>, name: Option<Host>, port: Option<u16>) -> Self {
+    pub(crate) fn plain(
+        client: Arc<Client>,
+        name: Option<Host>,
+        address: Option<Host>,
+        port: Option<u16>,
+    ) -> Self {
         Self {
             client,
             secure: false,
             name,
+            address,
             port,
             barred: Barred::Not,
             told: AtomicBool::new(false),
@@ -47,6 +55,7 @@ impl Session {
             client,
             secure: true,
             name: Some(host),
+            address: None,
             port: Some(port),
             barred,
             told: AtomicBool::new(false),
@@ -57,7 +66,7 @@ impl Session {
     /// What is known of the connection for the journal.
     pub(crate) fn outline(&self) -> Outgoing {
         let protocol = if self.secure { "https" } else { "http" };
-        match &self.name {
+        match self.name.as_ref().or(self.address.as_ref()) {
             Some(host) => outline(protocol, host, self.port.unwrap_or_default()),
             None => Outgoing {
                 op: None,
