@@ -11,7 +11,7 @@ export DURABLE_BIN ?= $(CURDIR)/$(TARGET)/durable
 # Debian packages by name: the pool's tools, what tests look at the machine with, and the peers of `make bench`.
 RUN_PACKAGES := btrfs-progs gcc jq libc6-dev
 DEMO_PACKAGES := $(RUN_PACKAGES) bsdextrautils git
-TEST_PACKAGES := $(RUN_PACKAGES) age busybox-static curl docker-registry e2fsprogs git iproute2 procps python3-venv sqlite3 uidmap util-linux
+TEST_PACKAGES := $(RUN_PACKAGES) age busybox-static curl docker-registry e2fsprogs git iproute2 openssl procps python3-venv sqlite3 uidmap util-linux
 BENCH_PACKAGES := $(TEST_PACKAGES) bubblewrap crun make restic runc zstd
 
 # A test that hangs says so here, and not an hour later.

@@ -1,6 +1,7 @@
 //! One sandbox's gateway as a whole: its doors are served here, its policy is changed here, and here it ends.
 
 use std::io;
+use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -61,10 +62,24 @@ pub struct Parts {
     pub resolver: Arc<dyn Resolver>,
 }
 
+/// A policy with its number, so that what was made under one is not used under another.
+pub(crate) struct Current {
+    policy: Arc<Policy>,
+    pub(crate) number: u64,
+}
+
+impl Deref for Current {
+    type Target = Policy;
+
+    fn deref(&self) -> &Policy {
+        &self.policy
+    }
+}
+
 /// What every part of the gateway sees.
 pub(crate) struct Core {
     pub(crate) authority: Arc<Authority>,
-    policy: RwLock<Arc<Policy>>,
+    policy: RwLock<Arc<Current>>,
     pub(crate) ledger: Arc<dyn Ledger>,
     pub(crate) owners: Arc<dyn Owners>,
     pub(crate) secrets: Arc<dyn Secrets>,
@@ -87,7 +102,7 @@ pub(crate) struct Core {
 
 impl Core {
     /// Returns the policy of this moment.
-    pub(crate) fn policy(&self) -> Arc<Policy> {
+    pub(crate) fn policy(&self) -> Arc<Current> {
         self.policy
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -124,7 +139,10 @@ impl Egress {
         let dialer = Arc::new(Dialer::new());
         let core = Core {
             authority: parts.authority,
-            policy: RwLock::new(parts.policy),
+            policy: RwLock::new(Arc::new(Current {
+                policy: parts.policy,
+                number: 1,
+            })),
             denials: Denials::new(parts.ledger.clone()),
             ledger: parts.ledger,
             owners: parts.owners,
@@ -156,7 +174,10 @@ impl Egress {
             .policy
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        *current = policy.clone();
+        *current = Arc::new(Current {
+            policy: policy.clone(),
+            number: current.number + 1,
+        });
         drop(current);
         // After the change: what begins in between is judged by the new policy, or is here already.
         self.core.flows.judge(&policy);

@@ -121,6 +121,7 @@ impl Api {
             tls: true,
             h2: false,
             rule: String::new(),
+            policy: 0,
             secrets: Vec::new(),
         };
         // No rule of a sandbox has a say in this: public addresses and the usual authorities only.

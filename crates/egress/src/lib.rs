@@ -33,7 +33,7 @@ mod websocket;
 pub use authority::{Authority, AuthorityError};
 pub use dns::{Answerer, answer_dns};
 pub use egress::{Doors, Egress, Parts};
-pub use front::{Front, Violation};
+pub use front::{Front, Step, Violation};
 pub use seam::{
     Approval, Approver, Ask, BoxFuture, Ledger, Owners, Placeholder, Resolver, Secrets,
     SystemResolver,

@@ -143,9 +143,9 @@ fn done(output: Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// 40 MiB that do not get smaller by packing.
+/// 8 MiB that do not get smaller by packing.
 fn noise() -> Vec<u8> {
-    let mut bytes = vec![0; 40 << 20];
+    let mut bytes = vec![0; 8 << 20];
     blake3::Hasher::new().finalize_xof().fill(&mut bytes);
     bytes
 }

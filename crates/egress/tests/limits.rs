@@ -139,3 +139,117 @@ async fn a_loop_of_refused_requests_makes_few_events() {
     assert_eq!(times, 300);
     assert!(events < 100, "{events} events");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_reset_at_once_harm_nobody_else() {
+    let origin = Origin::tls(&["a.test"], true).await;
+    let world = World::new(
+        &rule("r", "a.test", &origin, "paths = [\"/**\"]"),
+        &[origin.port],
+    );
+    let Http::Two(sender) = Http::open(&world, &origin, "a.test", Version::HTTP_2).await else {
+        panic!("HTTP/2 was asked for")
+    };
+    for _ in 0..3000 {
+        let mut one = Http::Two(sender.clone());
+        let port = origin.port;
+        let asked = tokio::spawn(async move {
+            one.ask("GET", "a.test", port, "/quiet", &[], text(""))
+                .await
+        });
+        tokio::task::yield_now().await;
+        asked.abort();
+    }
+    let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
+    assert_eq!(http.get("a.test", origin.port, "/").await.text(), "hello");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_that_wait_for_an_upstream_hear_together_that_it_is_not_there() {
+    let origin = Origin::tls(&["a.test"], true).await;
+    let unknown = rule("r", "a.test", &origin, "paths = [\"/**\"]");
+    let unknown = &unknown[..unknown.find("roots").unwrap()];
+    let world = World::new(unknown, &[origin.port]);
+    let Http::Two(sender) = Http::open(&world, &origin, "a.test", Version::HTTP_2).await else {
+        panic!("HTTP/2 was asked for")
+    };
+    let asked: Vec<_> = (0..50)
+        .map(|_| {
+            let mut one = Http::Two(sender.clone());
+            let port = origin.port;
+            tokio::spawn(async move { one.get("a.test", port, "/").await.status })
+        })
+        .collect();
+    for asked in asked {
+        assert_eq!(asked.await.unwrap(), 502);
+    }
+    assert!(origin.connections() < 50, "{}", origin.connections());
+}
+
+/// Cuts TLS records into records of one byte each.
+fn in_single_bytes(mut records: &[u8]) -> Vec<u8> {
+    let mut cut = Vec::new();
+    while let [kind, major, minor, high, low, rest @ ..] = records {
+        let (content, after) = rest.split_at(usize::from(u16::from_be_bytes([*high, *low])));
+        for byte in content {
+            cut.extend_from_slice(&[*kind, *major, *minor, 0, 1, *byte]);
+        }
+        records = after;
+    }
+    cut
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hello_in_records_of_one_byte_is_understood() {
+    let origin = Origin::tls(&["a.test"], true).await;
+    let world = World::new(
+        &rule("r", "a.test", &origin, "paths = [\"/**\"]"),
+        &[origin.port],
+    );
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    let mut client =
+        rustls::ClientConnection::new(config.into(), "a.test".try_into().unwrap()).unwrap();
+    let mut hello = Vec::new();
+    client.write_tls(&mut hello).unwrap();
+    let mut stream = TcpStream::connect(door(origin.port)).await.unwrap();
+    for byte in in_single_bytes(&hello) {
+        stream.write_all(&[byte]).await.unwrap();
+    }
+    let mut answer = [0; 6];
+    timeout(PATIENCE, stream.read_exact(&mut answer))
+        .await
+        .unwrap()
+        .unwrap();
+    // A handshake record, with a ServerHello in it.
+    assert_eq!((answer[0], answer[5]), (22, 2));
+    drop(world);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hello_that_never_ends_is_given_up() {
+    let origin = Origin::tls(&["a.test"], true).await;
+    let world = World::new(
+        &rule("r", "a.test", &origin, "paths = [\"/**\"]"),
+        &[origin.port],
+    );
+    let mut stream = TcpStream::connect(door(origin.port)).await.unwrap();
+    // Says that 16 MiB of hello are to come.
+    let mut endless = vec![22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff];
+    endless.resize(endless.len() + (40 << 10), 3);
+    // It may be closed before all of it is taken.
+    drop(stream.write_all(&endless).await);
+    let mut answer = Vec::new();
+    drop(
+        timeout(PATIENCE, stream.read_to_end(&mut answer))
+            .await
+            .unwrap(),
+    );
+    let (request, _) = world.journal.denied(DenyReason::Protocol).await;
+    assert_eq!(request.protocol, "tcp");
+    assert_eq!(origin.connections(), 0);
+}

@@ -335,3 +335,28 @@ async fn another_protocol_in_tls_gets_its_alert_and_words_in_the_journal() {
         "{message}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_speaks_first_is_heard_where_a_rule_passes_it() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"220 hello\r\n").await.unwrap();
+        let mut said = [0; 6];
+        stream.read_exact(&mut said).await.unwrap();
+        stream.write_all(&said).await.unwrap();
+    });
+    let policy = format!(
+        "[[rule]]\nname = \"r\"\naction = \"passthrough\"\nhosts = [\"a.test\"]\nports = [{port}]\naddresses = [\"127.0.0.1\"]\nplain = true\n"
+    );
+    let world = World::new(&policy, &[]);
+    let mut stream = connect(&world, &format!("a.test:{port}")).await;
+    let mut greeting = [0; 11];
+    stream.read_exact(&mut greeting).await.unwrap();
+    assert_eq!(&greeting, b"220 hello\r\n");
+    stream.write_all(b"QUIT\r\n").await.unwrap();
+    let mut back = [0; 6];
+    stream.read_exact(&mut back).await.unwrap();
+    assert_eq!(&back, b"QUIT\r\n");
+}

@@ -156,6 +156,13 @@ impl Origin {
                 Response::new(text(bytes.to_string()))
             }
             "/events" => self.stream_events(),
+            "/quiet" => {
+                // One event, and then nothing for ever.
+                let first =
+                    futures_util::stream::iter([Ok(Frame::data(Bytes::from("data: 1\n\n")))]);
+                let frames = futures_util::StreamExt::chain(first, futures_util::stream::pending());
+                Response::new(StreamBody::new(frames).boxed_unsync())
+            }
             "/flood" => {
                 let count: usize = request.uri().query().unwrap().parse().unwrap();
                 Response::new(flood(count))

@@ -246,3 +246,67 @@ async fn cookies_of_http2_are_one_header_in_http1() {
         ["a=1; b=2"]
     );
 }
+
+/// Memory of this process at this moment, in MiB.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    line.split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        / 1024
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_streams_stay_open_side_by_side() {
+    let origin = Origin::tls(&["a.test"], true).await;
+    let world = World::new(&rule("r", "a.test", &origin, LOOK), &[origin.port]);
+    let before = resident();
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        let http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
+        let Http::Two(sender) = http else {
+            panic!("HTTP/2 was asked for")
+        };
+        let asked = (0..125).map(|_| {
+            let mut http = Http::Two(sender.clone());
+            let port = origin.port;
+            tokio::spawn(async move {
+                let mut body = http
+                    .ask("GET", "a.test", port, "/quiet", &[], text(""))
+                    .await
+                    .into_body();
+                let frame = timeout(PATIENCE, body.frame())
+                    .await
+                    .unwrap()
+                    .unwrap()
+                    .unwrap();
+                assert_eq!(frame.into_data().unwrap(), "data: 1\n\n");
+                body
+            })
+        });
+        open.extend(asked.collect::<Vec<_>>());
+    }
+    let mut bodies = Vec::new();
+    for asked in open {
+        bodies.push(asked.await.unwrap());
+    }
+    assert_eq!(bodies.len(), 1000);
+    // A hundred on each connection, and no crowd of connections for those who came at once.
+    assert!(
+        (10..=12).contains(&origin.connections()),
+        "{}",
+        origin.connections()
+    );
+    // Client, gateway and origin together.
+    let taken = resident().saturating_sub(before);
+    println!("a thousand open streams take {taken} MiB in client, gateway and origin");
+    assert!(taken < 96, "{taken} MiB");
+    let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
+    assert_eq!(http.get("a.test", origin.port, "/").await.text(), "hello");
+}

@@ -23,7 +23,7 @@ use crate::body::Body;
 use crate::deny::Denial;
 use crate::seam::Resolver;
 
-pub(crate) use pool::Pool;
+pub(crate) use pool::{Place, Pool};
 use tls::Tls;
 
 /// How long a name may take, and how long one address may take to answer.
@@ -52,8 +52,9 @@ pub(crate) struct Target {
     pub(crate) tls: bool,
     /// Whether HTTP/2 is offered: where the client speaks it.
     pub(crate) h2: bool,
-    /// The rule that allowed it.
+    /// The rule that allowed it, and the number of the policy that it is in.
     pub(crate) rule: String,
+    pub(crate) policy: u64,
     /// Fingerprints of the secrets that its requests carry: another version of one is another connection.
     pub(crate) secrets: Vec<String>,
 }
@@ -61,7 +62,7 @@ pub(crate) struct Target {
 /// A connection that takes requests.
 pub(crate) enum Sender {
     Http1(http1::SendRequest<Body>),
-    Http2(http2::SendRequest<Body>),
+    Http2(http2::SendRequest<Body>, Place),
 }
 
 /// A request that did not get its answer.
@@ -73,7 +74,7 @@ pub(crate) struct Unsent {
 
 impl Sender {
     pub(crate) fn is_h2(&self) -> bool {
-        matches!(self, Self::Http2(_))
+        matches!(self, Self::Http2(..))
     }
 
     /// Sends a request. Its version and URI must fit the connection, see [`Sender::is_h2`].
@@ -83,7 +84,7 @@ impl Sender {
     ) -> Result<Response<Incoming>, Unsent> {
         let sent = match self {
             Self::Http1(sender) => sender.try_send_request(request).await,
-            Self::Http2(sender) => sender.try_send_request(request).await,
+            Self::Http2(sender, _) => sender.try_send_request(request).await,
         };
         sent.map_err(|mut error| Unsent {
             request: error.take_message(),
@@ -160,7 +161,7 @@ async fn speak_http2(io: TokioIo<Box<dyn Stream>>) -> hyper::Result<Sender> {
             tracing::debug!(error = %with_causes(&error), "an upstream connection failed");
         }
     });
-    Ok(Sender::Http2(sender))
+    Ok(Sender::Http2(sender, pool::first_place()))
 }
 
 /// Resolves, vets and dials. The address that was vetted is the one that is dialled.

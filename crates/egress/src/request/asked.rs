@@ -1,0 +1,192 @@
+//! A request with what was found out about it: what a policy is asked, and what the journal is told.
+
+use std::time::Duration;
+
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{Method, Request, StatusCode};
+use hyper::body::Body as _;
+use policy::{GitAct, Grant, Host, Policy, Verdict};
+use protocol::{DenyReason, EffectKind, Outgoing};
+use tokio::time::timeout;
+
+use crate::body::Peeked;
+use crate::connection::outline;
+use crate::deny::Denial;
+use crate::head;
+use crate::placeholder;
+use crate::seam::Placeholder;
+
+/// How much of a body is looked at before it goes on: the commands of a push, a GraphQL document.
+const MAX_PEEK: usize = 64 << 10;
+const PEEK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A request with what was found out about it.
+pub(super) struct Asked {
+    pub(super) parts: Parts,
+    pub(super) host: Host,
+    pub(super) port: u16,
+    pub(super) secure: bool,
+    pub(super) websocket: bool,
+    pub(super) git: Option<GitAct>,
+}
+
+impl Asked {
+    pub(super) fn path(&self) -> &str {
+        self.parts.uri.path()
+    }
+
+    pub(super) fn judged_by(&self, policy: &Policy) -> Verdict<Grant> {
+        policy.request(&policy::Request {
+            host: &self.host,
+            port: self.port,
+            tls: self.secure,
+            method: self.parts.method.as_str(),
+            path: self.path(),
+            query: self.parts.uri.query(),
+            websocket: self.websocket,
+            git: self.git.as_ref(),
+        })
+    }
+
+    pub(super) fn outgoing(&self, placeholders: &[Placeholder]) -> Outgoing {
+        let protocol = match (self.websocket, self.secure) {
+            (false, false) => "http",
+            (false, true) => "https",
+            (true, false) => "ws",
+            (true, true) => "wss",
+        };
+        let mut outgoing = outline(protocol, &self.host, self.port);
+        outgoing.method = Some(method_text(&self.parts.method));
+        let path = self
+            .parts
+            .uri
+            .path_and_query()
+            .map_or("/", PathAndQuery::as_str);
+        outgoing.path = Some(placeholder::shown(placeholders, path));
+        outgoing
+    }
+
+    /// Returns the part of it that a policy is asked about.
+    pub(super) fn bare(&self) -> Self {
+        let mut parts = Request::new(()).into_parts().0;
+        parts.method = self.parts.method.clone();
+        parts.uri = self.parts.uri.clone();
+        Self {
+            parts,
+            host: self.host.clone(),
+            port: self.port,
+            secure: self.secure,
+            websocket: self.websocket,
+            git: self.git.clone(),
+        }
+    }
+
+    /// Of everything that a person is asked about.
+    pub(super) fn digest(&self, rule: &str) -> String {
+        let mut hash = blake3::Hasher::new();
+        let header = |name| {
+            self.parts
+                .headers
+                .get(name)
+                .map_or(&b""[..], |value| value.as_bytes())
+        };
+        let refs = match &self.git {
+            Some(GitAct::Push { refs, .. }) => refs.join("\n"),
+            _ => String::new(),
+        };
+        let authority = head::authority(&self.host, self.port, self.secure);
+        let path = self
+            .parts
+            .uri
+            .path_and_query()
+            .map_or("/", PathAndQuery::as_str);
+        for part in [
+            rule.as_bytes(),
+            if self.secure { b"https" } else { b"http" },
+            authority.as_bytes(),
+            self.parts.method.as_str().as_bytes(),
+            path.as_bytes(),
+            header(CONTENT_TYPE),
+            header(CONTENT_LENGTH),
+            refs.as_bytes(),
+        ] {
+            hash.update(&(part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        hash.finalize().to_hex().to_string()
+    }
+}
+
+/// Reads what a decision needs of the body: a push's commands, a GraphQL document. Returns it where it is the whole body.
+pub(super) async fn look_into(
+    asked: &mut Asked,
+    body: &mut Peeked,
+) -> Result<Option<Vec<u8>>, Denial> {
+    let uri = &asked.parts.uri;
+    asked.git = policy::git_act(asked.parts.method.as_str(), uri.path(), uri.query());
+    let too_slow = |_| {
+        Denial::new(
+            StatusCode::REQUEST_TIMEOUT,
+            DenyReason::Protocol,
+            "the body did not come in time",
+        )
+    };
+    let broken = |_| Denial::malformed("the body broke off");
+    if let Some(GitAct::Push { repo, .. }) = &asked.git {
+        if asked.parts.headers.contains_key(CONTENT_ENCODING) {
+            return Err(Denial::malformed(
+                "a push with a Content-Encoding cannot be looked into",
+            ));
+        }
+        let mut found = Ok(None);
+        let enough = |bytes: &[u8]| {
+            found = policy::push_commands(bytes);
+            !matches!(found, Ok(None))
+        };
+        timeout(PEEK_TIMEOUT, body.peek(MAX_PEEK, enough))
+            .await
+            .map_err(too_slow)?
+            .map_err(broken)?;
+        let commands = found
+            .map_err(|error| Denial::malformed(format!("this is no push: {}", error.0)))?
+            .ok_or_else(|| Denial::malformed("the push ends before its commands do"))?;
+        let refs = commands.into_iter().map(|command| command.name).collect();
+        let repo = repo.clone();
+        asked.git = Some(GitAct::Push { repo, refs });
+        return Ok(None);
+    }
+    let is_text = asked.parts.headers.get(CONTENT_TYPE).is_some_and(|kind| {
+        kind.as_bytes().starts_with(b"application/json")
+            || kind.as_bytes().starts_with(b"application/graphql")
+    });
+    if asked.parts.method == Method::POST && is_text && asked.path().contains("graphql") {
+        let (bytes, whole) = timeout(PEEK_TIMEOUT, body.peek(MAX_PEEK, |_| false))
+            .await
+            .map_err(too_slow)?
+            .map_err(broken)?;
+        return Ok(whole.then_some(bytes));
+    }
+    Ok(None)
+}
+
+/// Whether a request only reads, now that its headers and body are known.
+pub(super) fn kind(asked: &Asked, body: &Peeked, whole: Option<&[u8]>) -> EffectKind {
+    if asked.websocket {
+        return EffectKind::Write;
+    }
+    let some: &[u8] = if body.is_end_stream() { b"" } else { b"?" };
+    let headers = asked.parts.headers.iter();
+    policy::kind(
+        asked.parts.method.as_str(),
+        asked.path(),
+        headers.map(|(name, value)| (name.as_str(), value.as_bytes())),
+        Some(whole.unwrap_or(some)),
+    )
+}
+
+/// A method for the journal: in HTTP/2 nothing else limits its length.
+pub(super) fn method_text(method: &Method) -> String {
+    method.as_str().chars().take(32).collect()
+}

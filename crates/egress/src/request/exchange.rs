@@ -1,0 +1,290 @@
+//! A request that may be sent: its secrets, its connection, its effect, and the answer to it.
+
+use std::sync::{Arc, OnceLock};
+
+use http::header::{CONTENT_TYPE, EXPECT, HeaderMap};
+use http::uri::PathAndQuery;
+use http::{Method, Request, Response, Version};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
+use hyper::upgrade::OnUpgrade;
+use policy::{Grant, Policy};
+use protocol::{DenyReason, EffectKind, Outgoing};
+
+use super::asked::Asked;
+use super::{Session, refuse};
+use crate::body::{Body, Download, Peeked, Upload, empty};
+use crate::connection::{BusyOne, Client};
+use crate::deny::Denial;
+use crate::effect::Effect;
+use crate::egress::{Core, Current};
+use crate::flow::Ticket;
+use crate::github;
+use crate::head;
+use crate::inject::{self, Giving, Injected};
+use crate::placeholder::Watch;
+use crate::scrub::Scrub;
+use crate::seam::Placeholder;
+use crate::upstream::{self, Place, Sender, Target};
+use crate::websocket;
+
+/// A request that may be sent.
+pub(super) struct Allowed {
+    pub(super) asked: Asked,
+    pub(super) body: Peeked,
+    /// The policy that allowed it.
+    pub(super) policy: Arc<Current>,
+    pub(super) rule: String,
+    pub(super) grant: Grant,
+    pub(super) kind: EffectKind,
+    pub(super) outgoing: Outgoing,
+    pub(super) placeholders: Vec<Placeholder>,
+    pub(super) ticket: Ticket,
+    pub(super) upgrade: Option<OnUpgrade>,
+}
+
+impl Allowed {
+    pub(super) async fn send(
+        mut self,
+        session: &Arc<Session>,
+        busy: &Arc<BusyOne>,
+    ) -> Response<Body> {
+        let client = &session.client;
+        self.outgoing.op = client.op().await;
+        let outgoing = self.outgoing.clone();
+        let rule = self.rule.clone();
+        let listens = self.asked.parts.version == Version::HTTP_2
+            || self.asked.parts.headers.contains_key(EXPECT);
+        let sent = tokio::select! {
+            sent = self.exchange(client, busy.clone()) => sent,
+            () = client.core.closing.cancelled() => Err((Denial::upstream("the sandbox's gateway was closed"), None)),
+        };
+        match sent {
+            Ok(response) => response,
+            Err((denial, body)) => {
+                let denial = if denial.rule.is_none() {
+                    denial.by_rule(&rule)
+                } else {
+                    denial
+                };
+                client.deny(outgoing, &denial).await;
+                refuse(&denial, body.filter(|_| !listens), busy).await
+            }
+        }
+    }
+
+    async fn exchange(
+        self,
+        client: &Arc<Client>,
+        busy: Arc<BusyOne>,
+    ) -> Result<Response<Body>, (Denial, Option<Peeked>)> {
+        let core = &client.core;
+        let Self {
+            asked,
+            mut body,
+            policy,
+            rule,
+            grant,
+            kind,
+            outgoing,
+            placeholders,
+            ticket,
+            upgrade,
+        } = self;
+        let h2 = asked.parts.version == Version::HTTP_2;
+        let giving = Giving {
+            core,
+            policy: &policy,
+            placeholders: &placeholders,
+            authority: head::authority(&asked.host, asked.port, asked.secure),
+            secure: asked.secure,
+            owner: github::owner(asked.git.as_ref(), asked.path()),
+        };
+        let injected = inject::inject(&giving, &grant.inject, &asked.parts, &mut body).await;
+        let Injected {
+            headers,
+            path,
+            uses,
+            values,
+        } = match injected {
+            Ok(injected) => injected,
+            Err(denial) => return Err((denial, Some(body))),
+        };
+        let target = Target {
+            host: asked.host.clone(),
+            port: asked.port,
+            tls: asked.secure,
+            h2: h2 && !asked.websocket,
+            rule: rule.clone(),
+            policy: policy.number,
+            secrets: uses.iter().map(|one| one.fingerprint.clone()).collect(),
+        };
+        let dial = core
+            .dialer
+            .connect(&target, &policy, core.resolver.as_ref());
+        let connected = if asked.websocket {
+            dial.await.map(|fresh| (fresh, false))
+        } else {
+            core.pool.connect(&target, dial).await
+        };
+        let (sender, reused) = match connected {
+            Ok(connected) => connected,
+            Err(denial) => return Err((denial, Some(body))),
+        };
+        let is_grpc = headers
+            .get(CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+        if is_grpc && !sender.is_h2() {
+            let denial = Denial::upstream(format!(
+                "{} does not speak HTTP/2, which gRPC needs",
+                asked.host
+            ));
+            return Err((denial, Some(body)));
+        }
+        if ticket.ended.is_cancelled() {
+            let denial =
+                Denial::forbidden(DenyReason::NoRule, "the policy does not allow it any more");
+            return Err((denial, Some(body)));
+        }
+        let mut effect = match Effect::begin(core, outgoing, kind, &rule, uses).await {
+            Ok(effect) => effect,
+            Err(denial) => return Err((denial, Some(body))),
+        };
+        let scrub = Scrub::of(&values);
+        if asked.websocket {
+            return websocket::exchange(
+                client,
+                sender,
+                target,
+                headers,
+                &path,
+                effect,
+                scrub,
+                ticket,
+                upgrade,
+                grant.budget.upload,
+            )
+            .await
+            .map_err(|denial| (denial, Some(body)));
+        }
+        let has_body = !body.is_end_stream();
+        let stopped = Arc::new(OnceLock::new());
+        let upload = Upload {
+            body,
+            meter: effect.sent.clone(),
+            limit: grant.budget.upload,
+            watch: Watch::new(&placeholders),
+            sent: 0,
+            stopped: stopped.clone(),
+        };
+        let sending = Sending {
+            core,
+            policy: &policy,
+            target: &target,
+            method: asked.parts.method.clone(),
+            path,
+            again: (!has_body && kind == EffectKind::Read).then(|| headers.clone()),
+        };
+        let mut request = Request::new(upload.boxed_unsync());
+        *request.headers_mut() = headers;
+        let sent = tokio::select! {
+            sent = sending.run(request, sender, reused) => sent,
+            () = ticket.ended.cancelled() => {
+                Err(Denial::forbidden(DenyReason::NoRule, "the policy does not allow it any more"))
+            }
+        };
+        let (answer, sender) = match sent {
+            Ok(answered) => answered,
+            Err(denial) => {
+                // Where we stopped it ourselves, that is the reason and not what the upstream made of it.
+                let denial = stopped.get().cloned().unwrap_or(denial);
+                effect.settle(Some(denial.message.clone()));
+                return Err((denial, None));
+            }
+        };
+        effect.status = Some(answer.status().as_u16());
+        if answer.status().is_informational() {
+            // Nobody asked for another protocol: the client's connection must not become one.
+            let denial = Denial::upstream(format!(
+                "{} changed the protocol without being asked",
+                asked.host
+            ));
+            effect.settle(Some(denial.message.clone()));
+            return Err((denial, None));
+        }
+        let place = core.pool.give_back(target, sender);
+        Ok(returned(answer, effect, scrub, ticket, (busy, place)))
+    }
+}
+
+/// How a request is sent, and sent again where that is safe.
+struct Sending<'a> {
+    core: &'a Core,
+    policy: &'a Policy,
+    target: &'a Target,
+    method: Method,
+    path: PathAndQuery,
+    /// The headers of a request that only reads and has no body.
+    again: Option<HeaderMap>,
+}
+
+impl Sending<'_> {
+    async fn run(
+        &self,
+        mut request: Request<Body>,
+        mut sender: Sender,
+        mut reused: bool,
+    ) -> Result<(Response<Incoming>, Sender), Denial> {
+        loop {
+            *request.method_mut() = self.method.clone();
+            upstream::fit(&mut request, self.target, &self.path, sender.is_h2());
+            let unsent = match sender.send(request).await {
+                Ok(answer) => return Ok((answer, sender)),
+                Err(unsent) => unsent,
+            };
+            // A kept connection may have been closed by the other side at this moment. What was not sent can be sent, and what
+            // only reads may be asked again; nothing else is.
+            request = match (reused, unsent.request, &self.again) {
+                (true, Some(request), _) => request,
+                (true, None, Some(headers)) => {
+                    let mut request = Request::new(empty());
+                    *request.headers_mut() = headers.clone();
+                    request
+                }
+                _ => {
+                    let (host, words) = (&self.target.host, upstream::with_causes(&unsent.error));
+                    return Err(Denial::upstream(format!(
+                        "{host} broke off before it answered: {words}"
+                    )));
+                }
+            };
+            reused = false;
+            let resolver = self.core.resolver.as_ref();
+            sender = self
+                .core
+                .dialer
+                .connect(self.target, self.policy, resolver)
+                .await?;
+        }
+    }
+}
+
+/// Turns an upstream's answer into ours.
+fn returned(
+    answer: Response<Incoming>,
+    effect: Effect,
+    scrub: Option<Scrub>,
+    ticket: Ticket,
+    kept: (Arc<BusyOne>, Option<Place>),
+) -> Response<Body> {
+    let (parts, body) = answer.into_parts();
+    let mut headers = head::returned(&parts.headers);
+    if let Some(scrub) = &scrub {
+        scrub.headers(&mut headers);
+    }
+    let download = Download::new(body, effect, scrub, ticket, Box::new(kept));
+    let mut response = Response::new(download.boxed_unsync());
+    *response.status_mut() = parts.status;
+    *response.headers_mut() = headers;
+    response
+}
