@@ -24,7 +24,7 @@ define install
 	  else echo "needs the Debian packages $${missing[*]}: install them as root" >&2; exit 1; fi; fi
 endef
 
-.PHONY: build deps deps-demo deps-test deps-bench fmt lint unit system test demo demo-fork bench bench-workspace kill-matrix test-power fuzz openapi clean
+.PHONY: build deps deps-demo deps-test deps-bench fmt lint unit system test demo demo-fork bench bench-workspace kill-matrix test-power test-boundary fuzz openapi clean
 
 deps:
 	$(call install,$(RUN_PACKAGES))
@@ -81,6 +81,11 @@ kill-matrix: deps-test build
 
 test-power: deps-test build
 	cargo run --release -p power-test -- --seeds $(POWER_SEEDS)
+
+test-boundary: deps-test build
+	$(LIMIT) cargo test --no-fail-fast -p durable-policy -p durable-secret -p durable-egress -p durable-isolation -p durable-supervisor
+	cargo test --release -p system-tests --no-run
+	$(LIMIT) cargo test --release -p system-tests --test main -- egress::
 
 fuzz:
 	$(call install,gcc g++ libc6-dev)
