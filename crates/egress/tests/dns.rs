@@ -2,13 +2,15 @@
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
+use egress::Doors;
+
 use crate::client::Http;
 use crate::origin::{LOOK, Origin, rule};
 use crate::world::{PATIENCE, World};
 use http::Version;
 
 /// A query for an address.
-fn query(name: &str) -> Vec<u8> {
+pub(crate) fn query(name: &str) -> Vec<u8> {
     let mut bytes = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.split('.') {
         bytes.push(u8::try_from(label.len()).unwrap());
@@ -19,7 +21,12 @@ fn query(name: &str) -> Vec<u8> {
 }
 
 fn ask(server: SocketAddr, name: &str) -> Ipv4Addr {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let own = if server.is_ipv4() {
+        "127.0.0.1:0"
+    } else {
+        "[::1]:0"
+    };
+    let socket = UdpSocket::bind(own).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.send_to(&query(name), server).unwrap();
     let mut answer = [0; 512];
@@ -46,6 +53,28 @@ async fn any_resolver_address_answers_and_from_itself() {
     // Nothing was asked outside, and nothing is told of it.
     assert!(world.leads.asked().is_empty());
     assert!(world.journal.events().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_socket_answers_in_both_families() {
+    let Ok(dns) = UdpSocket::bind("[::]:0") else {
+        println!("skipped: this machine has no IPv6");
+        return;
+    };
+    let port = dns.local_addr().unwrap().port();
+    let doors = Doors {
+        tcp: Vec::new(),
+        proxy: Some(std::net::TcpListener::bind("127.0.0.1:0").unwrap()),
+        dns: Some(dns),
+    };
+    let _world = World::with_doors("", doors);
+    let asked = tokio::task::spawn_blocking(move || {
+        let servers =
+            ["127.8.8.8", "127.0.0.1", "::1"].map(|ip| SocketAddr::new(ip.parse().unwrap(), port));
+        servers.map(|server| ask(server, "a.test"))
+    });
+    let [first, second, third] = asked.await.unwrap();
+    assert!(first == second && second == third);
 }
 
 #[tokio::test(flavor = "multi_thread")]

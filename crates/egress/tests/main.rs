@@ -13,6 +13,7 @@ mod approvals;
 mod authority;
 mod client;
 mod dns;
+mod doors;
 mod effects;
 mod git;
 mod limits;

@@ -360,3 +360,32 @@ async fn a_server_that_speaks_first_is_heard_where_a_rule_passes_it() {
     stream.read_exact(&mut back).await.unwrap();
     assert_eq!(&back, b"QUIT\r\n");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_about_methods_is_not_gone_around_by_a_header() {
+    let origin = Origin::tls(&["a.test"], true).await;
+    let world = World::new(
+        &rule("r", "a.test", &origin, "methods = [\"GET\", \"POST\"]"),
+        &[origin.port],
+    );
+    let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
+    for (name, method, status) in [
+        ("x-http-method-override", "DELETE", 403),
+        ("x-http-method", "put", 403),
+        ("x-method-override", "GET", 200),
+        ("x-other", "DELETE", 200),
+    ] {
+        let answer = http
+            .ask(
+                "POST",
+                "a.test",
+                origin.port,
+                "/",
+                &[(name, method)],
+                text(""),
+            )
+            .await;
+        assert_eq!(answer.status(), status, "{name}: {method}");
+    }
+    assert_eq!(origin.seen().len(), 2);
+}

@@ -67,8 +67,19 @@ impl Origin {
         Self::start(None, String::new()).await
     }
 
+    /// One behind TLS at a given address.
+    pub(crate) async fn tls_at(address: &str, names: &[&str]) -> Self {
+        let (config, roots) = certified(names, true);
+        let listener = TcpListener::bind(address).await.unwrap();
+        Self::listen(listener, Some(TlsAcceptor::from(Arc::new(config))), roots)
+    }
+
     async fn start(tls: Option<TlsAcceptor>, roots: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::listen(listener, tls, roots)
+    }
+
+    fn listen(listener: TcpListener, tls: Option<TlsAcceptor>, roots: String) -> Self {
         let origin = Self {
             port: listener.local_addr().unwrap().port(),
             roots,

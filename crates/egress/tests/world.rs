@@ -206,6 +206,19 @@ pub(crate) struct World {
 impl World {
     /// Opens doors at these ports under a policy.
     pub(crate) fn new(policy: &str, ports: &[u16]) -> Self {
+        let listen = |address: SocketAddr| std::net::TcpListener::bind(address).unwrap();
+        Self::with_doors(
+            policy,
+            Doors {
+                tcp: ports.iter().map(|port| listen(door(*port))).collect(),
+                proxy: Some(listen(SocketAddr::from(([127, 0, 0, 2], 0)))),
+                dns: Some(std::net::UdpSocket::bind("0.0.0.0:0").unwrap()),
+            },
+        )
+    }
+
+    /// Serves doors that are open already.
+    pub(crate) fn with_doors(policy: &str, doors: Doors) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let authority = Arc::new(Authority::open(&dir.path().join("ca")).unwrap());
         let (journal, secrets, leads) = (
@@ -223,18 +236,8 @@ impl World {
             approver: Arc::new(People(people)),
             resolver: leads.clone(),
         });
-        let listen = |address: SocketAddr| std::net::TcpListener::bind(address).unwrap();
-        let proxy = listen(SocketAddr::from(([127, 0, 0, 2], 0)));
-        let dns = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-        let addresses = (
-            proxy.local_addr().unwrap(),
-            dns.local_addr().unwrap().port(),
-        );
-        let doors = Doors {
-            tcp: ports.iter().map(|port| listen(door(*port))).collect(),
-            proxy: Some(proxy),
-            dns: Some(dns),
-        };
+        let proxy = doors.proxy.as_ref().unwrap().local_addr().unwrap();
+        let dns = doors.dns.as_ref().unwrap().local_addr().unwrap().port();
         tokio::spawn(egress.clone().serve(doors));
         Self {
             dir,
@@ -244,8 +247,8 @@ impl World {
             secrets,
             leads,
             asked: tokio::sync::Mutex::new(asked),
-            proxy: addresses.0,
-            dns: addresses.1,
+            proxy,
+            dns,
         }
     }
 

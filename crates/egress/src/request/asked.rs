@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{Method, Request, StatusCode};
+use http::{HeaderMap, Method, Request, StatusCode};
 use hyper::body::Body as _;
 use policy::{GitAct, Grant, Host, Policy, Verdict};
 use protocol::{DenyReason, EffectKind, Outgoing};
@@ -20,6 +20,12 @@ use crate::seam::Placeholder;
 
 /// How much of a body is looked at before it goes on: the commands of a push, a GraphQL document.
 const MAX_PEEK: usize = 64 << 10;
+/// Headers with which a client asks for another method than it says.
+const OVERRIDES: [&str; 3] = [
+    "x-http-method-override",
+    "x-http-method",
+    "x-method-override",
+];
 const PEEK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A request with what was found out about it.
@@ -30,6 +36,8 @@ pub(super) struct Asked {
     pub(super) secure: bool,
     pub(super) websocket: bool,
     pub(super) git: Option<GitAct>,
+    /// Methods that its headers ask to be taken for: many frameworks do so, and no rule about methods may be gone around by that.
+    pub(super) instead: Vec<String>,
 }
 
 impl Asked {
@@ -38,11 +46,20 @@ impl Asked {
     }
 
     pub(super) fn judged_by(&self, policy: &Policy) -> Verdict<Grant> {
+        let mut also = self
+            .instead
+            .iter()
+            .map(|method| self.judged_as(method, policy));
+        let denied = also.find(|verdict| matches!(verdict, Verdict::Deny { .. }));
+        denied.unwrap_or_else(|| self.judged_as(self.parts.method.as_str(), policy))
+    }
+
+    fn judged_as(&self, method: &str, policy: &Policy) -> Verdict<Grant> {
         policy.request(&policy::Request {
             host: &self.host,
             port: self.port,
             tls: self.secure,
-            method: self.parts.method.as_str(),
+            method,
             path: self.path(),
             query: self.parts.uri.query(),
             websocket: self.websocket,
@@ -80,6 +97,7 @@ impl Asked {
             secure: self.secure,
             websocket: self.websocket,
             git: self.git.clone(),
+            instead: self.instead.clone(),
         }
     }
 
@@ -184,6 +202,19 @@ pub(super) fn kind(asked: &Asked, body: &Peeked, whole: Option<&[u8]>) -> Effect
         headers.map(|(name, value)| (name.as_str(), value.as_bytes())),
         Some(whole.unwrap_or(some)),
     )
+}
+
+/// Returns the methods that headers ask for instead of the real one.
+pub(super) fn instead(headers: &HeaderMap) -> Vec<String> {
+    OVERRIDES
+        .iter()
+        .flat_map(|name| headers.get_all(*name))
+        .map(|value| {
+            String::from_utf8_lossy(value.as_bytes())
+                .trim()
+                .to_ascii_uppercase()
+        })
+        .collect()
 }
 
 /// A method for the journal: in HTTP/2 nothing else limits its length.

@@ -136,6 +136,7 @@ async fn judge(
             body: Some(body),
         });
     };
+    let instead = asked::instead(&parts.headers);
     let mut asked = Asked {
         parts,
         host,
@@ -143,6 +144,7 @@ async fn judge(
         secure: session.secure,
         websocket,
         git: None,
+        instead,
     };
     let outgoing = asked.outgoing(&placeholders);
     let verdict = async {
