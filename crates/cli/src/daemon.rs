@@ -93,6 +93,8 @@ pub(crate) fn serve(options: &Serve) -> Result<(), ApiError> {
         // Whoever started us has a daemon.
         return announce("ready").map_err(|e| unusable(&data, "tell who serves", &e));
     };
+    // It holds the doors of every sandbox, and what comes through them.
+    isolation::container::many_files();
     // Before there are threads: they inherit the namespace.
     let mounts = workspace::private_mounts().map_err(|e| of_pool(&e))?;
     tracing::debug!(?mounts, "mount namespace");

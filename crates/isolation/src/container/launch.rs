@@ -14,6 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use super::cgroup::{Cgroups, Group};
+use super::nofile;
 use super::plan::{Place, Plan, TreesCome};
 use super::record::{self, Handle};
 use super::trees::Opened;
@@ -87,6 +88,7 @@ impl Launcher {
             .stderr(Stdio::null())
             .spawn()
             .map_err(failed)?;
+        nofile::as_before(child.id());
         let mut spawned = Spawned { child, group: None };
         if let Some(group) = cgroups.fresh()? {
             // Told before they are made: if we are killed at any moment from here, the launcher removes them.

@@ -23,6 +23,7 @@ mod host_image;
 mod identity;
 mod ids;
 mod launch;
+mod nofile;
 mod place;
 mod plan;
 mod record;
@@ -52,6 +53,7 @@ use spare::{Spare, When};
 pub use door::Doors;
 pub use enter::{Entered, enter};
 pub use freeze::guard;
+pub use nofile::many_files;
 
 /// How long the kernel may take to end every process of a sandbox.
 const DEAD_WITHIN: Duration = Duration::from_secs(30);
