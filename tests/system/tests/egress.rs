@@ -405,3 +405,33 @@ fn a_policy_that_is_none_changes_nothing() -> Res<()> {
     check("https://evil.test/", 1)?;
     world.end_clean()
 }
+
+#[test]
+fn the_daemon_may_open_many_files_and_programs_inside_as_many_as_it_was_given() -> Res<()> {
+    let world = World::new("nofile")?;
+    let serve = world.command(["serve"]);
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "ulimit -Sn 512 && exec \"$0\" serve"])
+        .arg(serve.get_program())
+        .env_clear()
+        .envs(serve.get_envs().filter_map(|(k, v)| Some((k, v?))))
+        .stdin(Stdio::null());
+    let daemon = Client::start(command)?;
+    until("the daemon serves", || {
+        system_tests::api::Api::unix(&world.data().join("api.sock")).is_ok()
+    })?;
+    world.create("a", &[])?;
+    assert_eq!(world.sh("a", "ulimit -Sn")?.out(), "512\n");
+    let pid = i32::try_from(daemon.pid()).map_err(|e| trouble(e.to_string()))?;
+    let limits = process::file(pid, "limits");
+    let limits = String::from_utf8_lossy(&limits);
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let numbers: Vec<&str> = files.unwrap_or_default().split_whitespace().collect();
+    assert_eq!(numbers.get(3), numbers.get(4), "{files:?}");
+    world.end_clean()?;
+    drop(daemon);
+    Ok(())
+}
