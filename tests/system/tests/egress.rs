@@ -423,8 +423,7 @@ fn the_daemon_may_open_many_files_and_programs_inside_as_many_as_it_was_given() 
     })?;
     world.create("a", &[])?;
     assert_eq!(world.sh("a", "ulimit -Sn")?.out(), "512\n");
-    let pid = i32::try_from(daemon.pid()).map_err(|e| trouble(e.to_string()))?;
-    let limits = process::file(pid, "limits");
+    let limits = process::file(daemon.pid(), "limits");
     let limits = String::from_utf8_lossy(&limits);
     let files = limits
         .lines()
