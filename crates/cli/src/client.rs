@@ -20,6 +20,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
+use crate::again;
+
 /// The API socket's name in the data directory.
 pub(crate) const SOCKET: &str = "api.sock";
 
@@ -168,9 +170,9 @@ impl Client {
         }))
     }
 
-    /// Asks for one object.
+    /// Asks for one object, and again where the daemon is lost meanwhile: nothing comes of asking.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
-        self.call(Method::GET, path, &()).await
+        again::retry_broken(|| self.call(Method::GET, path, &())).await
     }
 
     /// Sends one object and reads one.

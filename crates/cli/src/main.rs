@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod again;
 mod client;
 mod commands;
 mod daemon;

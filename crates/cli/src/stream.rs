@@ -3,7 +3,6 @@
 use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
@@ -14,11 +13,9 @@ use protocol::api::{OpView, StdinView};
 use protocol::{ApiError, ErrorCode, OpId, OpSpec, SandboxName, TtySize};
 use tokio::io::AsyncReadExt as _;
 
+use crate::again::{broken, retry};
 use crate::client::{self, Client};
 use crate::failure;
-
-/// How long a command keeps looking for a daemon that was lost.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where our input begins in the operation's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,46 +240,6 @@ fn garbled(error: &dyn std::fmt::Display) -> ApiError {
         ErrorCode::Internal,
         format!("the daemon's stream is not understood: {error}"),
     )
-}
-
-/// Whether the daemon was lost in the middle of a request.
-pub(crate) fn broken(error: &ApiError) -> bool {
-    error.message.contains("connection to the daemon broke")
-}
-
-/// Asks, and asks again for a while where the daemon was lost in the middle. Only for what may be asked twice.
-pub(crate) async fn retry_broken<T, F, Fut>(ask: F) -> Result<T, ApiError>
-where
-    F: Fn() -> Fut,
-    Fut: Future<Output = Result<T, ApiError>>,
-{
-    match ask().await {
-        Err(error) if broken(&error) => retry(ask).await,
-        other => other,
-    }
-}
-
-/// Asks again until the daemon is back; a daemon is started where none runs.
-async fn retry<T, F, Fut>(ask: F) -> Result<T, ApiError>
-where
-    F: Fn() -> Fut,
-    Fut: Future<Output = Result<T, ApiError>>,
-{
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    let mut wait = Duration::from_millis(10);
-    loop {
-        match ask().await {
-            Err(error)
-                if error.code == ErrorCode::Unavailable
-                    && tokio::time::Instant::now() + wait < deadline =>
-            {
-                // The daemon is being started by somebody, or dies again: there is no event to wait for.
-                tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(Duration::from_secs(1));
-            }
-            other => return other,
-        }
-    }
 }
 
 /// Writes exact bytes to our own stdout or stderr.

@@ -57,7 +57,7 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
                 .client
                 .send_with(Method::GET, &address, &headers, body)
         };
-        let response = stream::retry_broken(ask).await?;
+        let response = crate::again::retry_broken(ask).await?;
         let header = |name| response.headers().get(name)?.to_str().ok();
         tag = header(ETAG).map(str::to_owned);
         let (mut next, end) = span(

@@ -185,7 +185,7 @@ async fn fetch(world: &World, name: &SandboxName, from: &str, to: &Path) -> Resu
     let query = at(from.as_ref(), USER);
     let address = format!("/v1/sandboxes/{name}/files/tree?{query}");
     let ask = || world.client.send(Method::GET, &address, Bytes::new());
-    let response = crate::stream::retry_broken(ask).await;
+    let response = crate::again::retry_broken(ask).await;
     let mut body = response.map_err(|e| explained(name, e))?.into_body();
     let unpacking = tokio::task::spawn_blocking(move || unpack(receiver, &to, into));
     let mut broken = None;

@@ -69,7 +69,7 @@ impl Lines {
     /// Asks for one.
     pub(super) async fn open(world: &World, address: &str) -> Result<Self, ApiError> {
         let ask = || world.client.send(Method::GET, address, Bytes::new());
-        Ok(Self::of(crate::stream::retry_broken(ask).await?))
+        Ok(Self::of(crate::again::retry_broken(ask).await?))
     }
 
     /// Reads one that has begun.

@@ -9,7 +9,6 @@ use protocol::{ApiError, SandboxName};
 use serde_json::Value;
 
 use super::{Outcome, World, parse, print, print_line};
-use crate::stream;
 
 /// Print a sandbox's journal.
 ///
@@ -35,7 +34,7 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
             args.follow
         );
         let ask = || world.client.send(Method::GET, &path, Bytes::new());
-        let mut body = stream::retry_broken(ask).await?.into_body();
+        let mut body = crate::again::retry_broken(ask).await?.into_body();
         let mut input = BytesMut::new();
         let ended = loop {
             let Some(frame) = body.frame().await else {

@@ -156,7 +156,7 @@ impl World {
     /// Tells an error, in the form that is wanted; returns the exit code that stands for it.
     fn tell(&self, error: &ApiError) -> ExitCode {
         let form = if self.json { Form::Json } else { Form::Text };
-        if crate::stream::broken(error) && error.hint.is_none() {
+        if crate::again::broken(error) && error.hint.is_none() {
             return failure::tell(&error.clone().hint(self.after_loss), form);
         }
         failure::tell(error, form)

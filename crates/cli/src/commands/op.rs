@@ -44,7 +44,7 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
             .await?;
     }
     let path = format!("{path}?wait={}", args.wait);
-    let view: OpView = crate::stream::retry_broken(|| world.client.get(&path)).await?;
+    let view: OpView = world.client.get(&path).await?;
     if world.json {
         print_json(&view)?;
         return Ok(ExitCode::SUCCESS);

@@ -41,7 +41,7 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
             args.follow
         );
         let ask = || world.client.send(Method::GET, &path, Bytes::new());
-        let mut body = stream::retry_broken(ask).await?.into_body();
+        let mut body = crate::again::retry_broken(ask).await?.into_body();
         loop {
             let Some(frame) = body.frame().await else {
                 return Ok(ExitCode::SUCCESS);
