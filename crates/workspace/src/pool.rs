@@ -208,7 +208,7 @@ pub trait Pool: Send + Sync {
     /// what [`Pool::changed_inodes`] compares with. `None` where the pool cannot compare.
     ///
     /// # Errors
-    /// [`crate::Error::NoCut`] if it is not there.
+    /// [`crate::Error::NoCut`] if it is not there, in a pool that can.
     fn mark(&self, workspace: &WorkspaceId, cut: &CutId) -> Result<Option<String>>;
 
     /// Returns the numbers of all inodes in which a cut may differ from another one of the same head, whichever is older.
@@ -221,7 +221,7 @@ pub trait Pool: Send + Sync {
     /// pool copies.
     ///
     /// # Errors
-    /// [`crate::Error::NoCut`] if `cut` is not there.
+    /// [`crate::Error::NoCut`] if `cut` is not there, in a pool that can tell.
     fn changed_inodes(
         &self,
         workspace: &WorkspaceId,
