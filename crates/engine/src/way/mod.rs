@@ -1,0 +1,167 @@
+//! The way out of a sandbox: the gateway at its doors, from the start of its task to its end.
+
+mod people;
+mod placeholders;
+mod rules;
+mod seams;
+mod secrets;
+mod told;
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use egress::{Doors, Egress, Parts};
+use policy::Policy;
+use protocol::control::{Door, DoorKind};
+use protocol::{Epoch, Event, Passed};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use self::people::People;
+pub(crate) use self::rules::{parse, ports};
+use self::seams::{Released, Supervisor};
+use crate::models::Writer;
+use crate::sandbox::{Handle, Request};
+use crate::{error, link};
+
+/// What became of a request whose daemon was killed.
+const LOST: &str = "the daemon was lost while it was under way";
+
+/// The gateway of one sandbox, from the start of its task to its end. A boot's doors are given to it when they are there.
+pub(crate) struct Way {
+    dir: PathBuf,
+    epoch: Epoch,
+    egress: watch::Sender<Option<Arc<Egress>>>,
+    policy: Mutex<Arc<Policy>>,
+    serving: Mutex<Option<AbortHandle>>,
+    /// Placeholders by the names of their secrets, once they were read or made.
+    shown: Mutex<Option<BTreeMap<String, String>>>,
+}
+
+impl Way {
+    pub(crate) fn new(dir: PathBuf, epoch: Epoch) -> Self {
+        Self {
+            dir,
+            epoch,
+            egress: watch::Sender::new(None),
+            policy: Mutex::new(Arc::new(Policy::empty())),
+            serving: Mutex::default(),
+            shown: Mutex::default(),
+        }
+    }
+
+    /// Takes the doors of the boot that was just reached, and serves them until the next one is, or the way is closed.
+    pub(crate) fn serve(self: &Arc<Self>) {
+        let way = Arc::clone(self);
+        let task = tokio::spawn(async move {
+            let mut opened = way.egress.subscribe();
+            let egress = match opened.wait_for(Option::is_some).await {
+                Ok(opened) => opened.clone(),
+                Err(_) => None,
+            };
+            let Some(egress) = egress else { return };
+            match link::doors::doors(&way.dir, way.epoch).await {
+                Ok(open) => egress.serve(sorted(open)).await,
+                Err(why) => {
+                    // Nothing leaves then, which is what an empty policy says.
+                    tracing::warn!(why = %error::chain(&why), dir = %way.dir.display(), "a sandbox has no way out");
+                }
+            }
+        });
+        self.replace(Some(task.abort_handle()));
+    }
+
+    /// Nothing leaves any more.
+    pub(crate) fn close(&self) {
+        self.replace(None);
+        if let Some(egress) = self.egress.send_replace(None) {
+            tokio::spawn(async move { egress.close().await });
+        }
+    }
+
+    fn replace(&self, task: Option<AbortHandle>) {
+        let mut serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = std::mem::replace(&mut *serving, task) {
+            before.abort();
+        }
+    }
+
+    fn policy(&self) -> Arc<Policy> {
+        let policy = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&policy)
+    }
+
+    fn set_policy(&self, policy: &Arc<Policy>) {
+        let mut current = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
+        *current = Arc::clone(policy);
+        drop(current);
+        if let Some(egress) = &*self.egress.borrow() {
+            egress.set_policy(Arc::clone(policy));
+        }
+    }
+}
+
+/// Sorts a boot's doors by what arrives there.
+fn sorted(open: Vec<(Door, OwnedFd)>) -> Doors {
+    let mut doors = Doors::default();
+    for (door, socket) in open {
+        match door.kind {
+            DoorKind::Tcp => doors.tcp.push(socket.into()),
+            DoorKind::Udp => doors.dns = Some(socket.into()),
+            DoorKind::Proxy => doors.proxy = Some(socket.into()),
+        }
+    }
+    doors
+}
+
+impl Handle {
+    /// Opens the way out of a sandbox that a daemon before this one served: what that one had under way was broken off.
+    pub(crate) async fn open_way_again(&self) {
+        let open = self.ask(|reply| Request::OpenEffects { reply }).await;
+        let policy = self.ask(|reply| Request::Spec { reply }).await;
+        let (Ok(open), Ok(spec)) = (open, policy) else {
+            return;
+        };
+        let broken = open.into_iter().map(|effect| Event::EffectSettled {
+            effect,
+            status: None,
+            sent: Passed::default(),
+            received: Passed::default(),
+            millis: 0,
+            error: Some(LOST.to_owned()),
+        });
+        let broken: Vec<Event> = broken.collect();
+        if !broken.is_empty()
+            && let Err(problem) = self.record(broken).await
+        {
+            tracing::warn!(sandbox = %self.name, error = %problem.message, "effects stay open");
+        }
+        self.open_way(spec.policy.as_deref());
+    }
+
+    /// Opens the way out.
+    pub(crate) fn open_way(&self, policy: Option<&str>) {
+        let policy = Arc::new(rules::journaled(policy));
+        self.way.set_policy(&policy);
+        let egress = Egress::open(Parts {
+            authority: Arc::clone(&self.shared.authority),
+            policy,
+            ledger: Arc::new(Writer::new(self)),
+            owners: Arc::new(Supervisor {
+                dir: self.way.dir.clone(),
+                epoch: self.way.epoch,
+            }),
+            secrets: Arc::new(Released {
+                shared: self.shared.clone(),
+                way: Arc::clone(&self.way),
+            }),
+            approver: Arc::new(People {
+                handle: self.clone(),
+            }),
+            resolver: Arc::new(egress::SystemResolver),
+        });
+        self.way.egress.send_replace(Some(egress));
+    }
+}

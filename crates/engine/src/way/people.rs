@@ -1,0 +1,112 @@
+//! Words of people: asked for by the gateway, given over the API, and made rules of the policy where they are to last.
+
+use egress::{Approval, Approver, Ask, BoxFuture};
+use policy::{Host, Policy, Says, Scope};
+use protocol::egress::{ApprovalView, DecideApproval};
+use protocol::{ApiError, ApprovalId, ErrorCode, Outgoing};
+
+use crate::error;
+use crate::sandbox::{Handle, Question, Request};
+
+/// Asks people.
+pub(super) struct People {
+    pub(super) handle: Handle,
+}
+
+impl Approver for People {
+    fn ask(&self, ask: Ask) -> BoxFuture<'_, Approval> {
+        Box::pin(async move {
+            let question = Question {
+                request: ask.request,
+                rule: ask.rule,
+                digest: ask.digest,
+            };
+            let asked = self
+                .handle
+                .ask(|reply| Request::Approval { question, reply });
+            let word = match asked.await {
+                Ok(word) => word,
+                Err(problem) => {
+                    return Approval::Refused {
+                        why: problem.message,
+                    };
+                }
+            };
+            match tokio::time::timeout(ask.timeout, word).await {
+                Ok(Ok(true)) => Approval::Allowed,
+                Ok(Ok(false)) => Approval::Refused {
+                    why: "a person refused it".to_owned(),
+                },
+                Ok(Err(_)) => Approval::Refused {
+                    why: "the sandbox is gone".to_owned(),
+                },
+                Err(_) => Approval::TimedOut,
+            }
+        })
+    }
+}
+
+impl Handle {
+    /// Lists the requests that wait for a person's word, oldest first.
+    ///
+    /// # Errors
+    /// The sandbox is gone.
+    pub async fn approvals(&self) -> Result<Vec<ApprovalView>, ApiError> {
+        self.ask(|reply| Request::Approvals { reply }).await
+    }
+
+    /// Gives the word for a request.
+    ///
+    /// # Errors
+    /// `not_found` where nothing of that id waits.
+    pub async fn decide(&self, approval: ApprovalId, word: DecideApproval) -> Result<(), ApiError> {
+        let allow = word.allow;
+        let decided = self.ask(|reply| Request::Decide {
+            approval,
+            allow,
+            reply,
+        });
+        let (request, rule) = decided.await?;
+        if word.remember {
+            let policy = remembering(&self.way.policy(), &rule, &request, allow)?;
+            self.set_policy(policy).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes a person's word a rule of a policy, and returns its text.
+fn remembering(
+    policy: &Policy,
+    rule: &str,
+    asked: &Outgoing,
+    allow: bool,
+) -> Result<String, ApiError> {
+    let host =
+        Host::parse(&asked.host).map_err(|e| error::internal("no host was asked for", &e))?;
+    let (path, query) = match asked.path.as_deref().unwrap_or("/").split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (asked.path.as_deref().unwrap_or("/"), None),
+    };
+    let method = asked.method.as_deref().unwrap_or("GET");
+    let act = policy::git_act(method, path, query);
+    let request = policy::Request {
+        host: &host,
+        port: asked.port,
+        tls: matches!(asked.protocol.as_str(), "https" | "wss"),
+        method,
+        path,
+        query,
+        websocket: matches!(asked.protocol.as_str(), "ws" | "wss"),
+        git: act.as_ref(),
+    };
+    let says = if allow { Says::Allow } else { Says::Deny };
+    let remembered = policy.remember(rule, &request, says, Scope::Request);
+    let remembered = remembered.map_err(|why| {
+        ApiError::new(
+            ErrorCode::Invalid,
+            format!("the word was given, and holds once: {why}"),
+        )
+    })?;
+    Ok(remembered.text().to_owned())
+}

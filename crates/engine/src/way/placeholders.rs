@@ -1,0 +1,116 @@
+//! Placeholders: what programs inside find in place of secrets.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::sync::PoisonError;
+
+use egress::Placeholder;
+use policy::Shown;
+
+use super::Way;
+use crate::error;
+use crate::sandbox::Handle;
+
+/// Placeholders of a sandbox, in its state directory.
+const PLACEHOLDERS: &str = "placeholders.json";
+
+impl Way {
+    /// Returns what operations find in their environment in place of secrets.
+    pub(crate) fn environment(&self) -> BTreeMap<String, String> {
+        let policy = self.policy();
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(texts) = &*shown else {
+            return BTreeMap::new();
+        };
+        let named = policy.secrets().filter_map(|secret| {
+            let Some(Shown::Env(variable)) = &secret.placeholder else {
+                return None;
+            };
+            Some((variable.clone(), texts.get(&secret.name)?.clone()))
+        });
+        named.collect()
+    }
+
+    pub(super) fn placeholders(&self) -> Vec<Placeholder> {
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let texts = shown.iter().flatten();
+        texts
+            .map(|(secret, text)| Placeholder {
+                secret: secret.clone(),
+                text: text.clone(),
+            })
+            .collect()
+    }
+}
+
+impl Handle {
+    /// Makes the placeholders that the policy wants shown and that this sandbox has none of yet. They stay what they are, whatever
+    /// becomes of the secrets: a program that runs for days goes on with what it found.
+    pub(crate) async fn show_placeholders(&self) {
+        let policy = self.way.policy();
+        let wanted = policy
+            .secrets()
+            .filter(|secret| secret.placeholder.is_some());
+        let wanted: Vec<(String, String)> = wanted
+            .map(|secret| (secret.name.clone(), secret.from.clone()))
+            .collect();
+        if wanted.is_empty() {
+            return;
+        }
+        let file = self.way.dir.join(PLACEHOLDERS);
+        let known = {
+            let shown = self.way.shown.lock();
+            shown.unwrap_or_else(PoisonError::into_inner).clone()
+        };
+        let mut texts = match known {
+            Some(known) => known,
+            None => std::fs::read(&file)
+                .ok()
+                .and_then(|text| serde_json::from_slice(&text).ok())
+                .unwrap_or_default(),
+        };
+        let before = texts.len();
+        for (name, from) in wanted {
+            if texts.contains_key(&name) {
+                continue;
+            }
+            let Ok(source) = from.parse::<secret::Source>() else {
+                continue;
+            };
+            match self.shared.secrets.resolve(&source).await {
+                Ok(value) => {
+                    let text = secret::placeholder(&value, &rand::random());
+                    texts.insert(name, text);
+                }
+                Err(why) => {
+                    tracing::warn!(sandbox = %self.name, secret = name, why = %error::chain(&why), "no placeholder is shown");
+                }
+            }
+        }
+        if texts.len() > before
+            && let Err(why) = keep_placeholders(&file, &texts)
+        {
+            tracing::warn!(sandbox = %self.name, %why, "the placeholders will be others after a restart of the daemon");
+        }
+        let mut shown = self
+            .way
+            .shown
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *shown = Some(texts);
+    }
+}
+
+fn keep_placeholders(
+    file: &std::path::Path,
+    texts: &BTreeMap<String, String>,
+) -> std::io::Result<()> {
+    let fresh = file.with_extension("new");
+    let mut options = std::fs::File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut to = options.open(&fresh)?;
+    to.write_all(serde_json::to_string(texts)?.as_bytes())?;
+    to.sync_all()?;
+    std::fs::rename(fresh, file)
+}

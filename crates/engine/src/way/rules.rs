@@ -1,0 +1,107 @@
+//! The policy of a sandbox: read, put in force, explained.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use policy::{Explanation, Policy, Shown};
+use protocol::egress::{CheckRequest, PolicyView};
+use protocol::{ApiError, ErrorCode, Event};
+
+use crate::sandbox::{Handle, Request};
+use crate::{error, link};
+
+/// Reads a policy that somebody gives.
+pub(crate) fn parse(text: &str) -> Result<Policy, ApiError> {
+    let unusable = |why: &dyn std::fmt::Display| {
+        let what = format!("the policy is not usable: {why}");
+        ApiError::new(ErrorCode::Invalid, what).hint("docs/policy.md describes the format")
+    };
+    let policy = Policy::parse(text).map_err(|wrong| unusable(&wrong))?;
+    for secret in policy.secrets() {
+        let source = secret.from.parse::<secret::Source>();
+        source.map_err(|wrong| unusable(&format!("secret `{}`: {wrong}", secret.name)))?;
+        if matches!(secret.placeholder, Some(Shown::File(_))) {
+            let files = format!(
+                "secret `{}`: a placeholder can stand in a variable only, not in a file",
+                secret.name
+            );
+            return Err(unusable(&files));
+        }
+    }
+    Ok(policy)
+}
+
+/// Returns the ports at which a policy wants doors, besides those that every sandbox has.
+pub(crate) fn ports(policy: Option<&str>) -> Vec<u16> {
+    journaled(policy).ports().into_iter().collect()
+}
+
+/// Reads the policy that a journal holds. One that a later version wrote and this one cannot read allows nothing.
+pub(super) fn journaled(policy: Option<&str>) -> Policy {
+    let Some(text) = policy else {
+        return Policy::empty();
+    };
+    Policy::parse(text).unwrap_or_else(|wrong| {
+        tracing::error!(%wrong, "a journaled policy is not understood, so nothing leaves");
+        Policy::empty()
+    })
+}
+
+impl Handle {
+    /// Returns the policy in force.
+    ///
+    /// # Errors
+    /// The sandbox is gone.
+    pub async fn policy(&self) -> Result<PolicyView, ApiError> {
+        let spec = self.ask(|reply| Request::Spec { reply }).await?;
+        Ok(view(spec.policy.unwrap_or_default()))
+    }
+
+    /// Puts another policy in force, at once: what it does not allow any more is broken off.
+    ///
+    /// # Errors
+    /// `invalid` for a text that is no policy, with the line; nothing is changed then.
+    pub async fn set_policy(&self, text: String) -> Result<PolicyView, ApiError> {
+        let text = if text.trim().is_empty() {
+            String::new()
+        } else {
+            text
+        };
+        let policy = Arc::new(parse(&text)?);
+        let set = Event::PolicySet {
+            policy: text.clone(),
+        };
+        self.record(vec![set]).await?;
+        self.way.set_policy(&policy);
+        let ports: BTreeSet<u16> = policy.ports();
+        if !ports.is_empty() {
+            let ports: Vec<u16> = ports.into_iter().collect();
+            match link::doors::listen(&self.way.dir, self.way.epoch, &ports).await {
+                Ok(doors) => {
+                    for port in doors.unopened {
+                        tracing::warn!(sandbox = %self.name, port = port.port, problem = %port.problem, "a door is missing");
+                    }
+                    self.way.serve();
+                }
+                // Where nothing runs, the next start opens them.
+                Err(why) => {
+                    tracing::debug!(sandbox = %self.name, why = %error::chain(&why), "no doors were added");
+                }
+            }
+        }
+        self.show_placeholders().await;
+        Ok(view(text))
+    }
+
+    /// Says what the policy in force makes of a request.
+    #[must_use]
+    pub fn check_policy(&self, ask: &CheckRequest) -> Explanation {
+        let method = ask.method.as_deref().unwrap_or("GET");
+        policy::explain(&self.way.policy(), &ask.url, method)
+    }
+}
+
+fn view(policy: String) -> PolicyView {
+    let digest = blake3::hash(policy.as_bytes()).to_hex().to_string();
+    PolicyView { policy, digest }
+}

@@ -1,0 +1,67 @@
+//! Secrets in the daemon's own store.
+
+use protocol::egress::SecretView;
+use protocol::{ApiError, ErrorCode};
+
+use crate::engine::Engine;
+use crate::error;
+
+impl Engine {
+    /// Keeps a secret in the daemon's own store, or gives it another value: the next request uses that.
+    ///
+    /// # Errors
+    /// `invalid` for a name or value that cannot be one.
+    pub async fn set_secret(
+        &self,
+        name: String,
+        value: secret::Value,
+    ) -> Result<SecretView, ApiError> {
+        let set = self.shared.secrets.set(&name, value).await;
+        set.map_err(|e| of_secret(&e))?;
+        let all = self.secrets().await?;
+        let set = all.into_iter().find(|view| view.name == name);
+        set.ok_or_else(|| no_secret(&name))
+    }
+
+    /// Lists the secrets in the daemon's own store: their names, never their values.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn secrets(&self) -> Result<Vec<SecretView>, ApiError> {
+        let entries = self
+            .shared
+            .secrets
+            .list()
+            .await
+            .map_err(|e| of_secret(&e))?;
+        let views = entries.into_iter().map(|entry| SecretView {
+            name: entry.name,
+            changed_at_ms: entry.changed,
+            fingerprint: entry
+                .fingerprint
+                .unwrap_or_else(|why| format!("(cannot be opened: {})", error::chain(&why))),
+        });
+        Ok(views.collect())
+    }
+
+    /// Takes a secret out of the daemon's own store: no request gets it from now on.
+    ///
+    /// # Errors
+    /// `not_found`.
+    pub async fn remove_secret(&self, name: String) -> Result<(), ApiError> {
+        match self.shared.secrets.remove(&name).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(no_secret(&name)),
+            Err(why) => Err(of_secret(&why)),
+        }
+    }
+}
+
+fn no_secret(name: &str) -> ApiError {
+    ApiError::new(ErrorCode::NotFound, format!("there is no secret `{name}`"))
+        .hint("`durable secret ls` lists them")
+}
+
+fn of_secret(why: &secret::Error) -> ApiError {
+    ApiError::new(ErrorCode::Invalid, error::chain(why))
+}
