@@ -25,6 +25,6 @@ pub(super) fn as_before(child: u32) {
     let pid = i32::try_from(child).ok().and_then(Pid::from_raw);
     if let (Some(pid), Some(before)) = (pid, BEFORE.get()) {
         // Where it is refused, programs inside have more than they need.
-        let _given = rustix::process::prlimit(Some(pid), Resource::Nofile, before.clone());
+        let _given = rustix::process::prlimit(Some(pid), Resource::Nofile, *before);
     }
 }
