@@ -193,7 +193,7 @@ fn open(options: &Serve, data: &Path) -> Result<Shared, ApiError> {
     level.warm(
         &binary,
         &["__supervisor".to_owned()],
-        isolation::Network::Loopback,
+        isolation::Network::Doors,
     );
     level.guard_with(&binary, &["__thaw".to_owned()]);
     let relay_dir = data.join("models");

@@ -260,7 +260,7 @@ fn last_change(
     Err(ApiError::new(
         ErrorCode::NotFound,
         format!(
-            "there is no `{}` in the sandbox, and there never was",
+            "there is no `{}` in the sandbox, and no checkpoint that it has knows one",
             told.escape_debug()
         ),
     ))

@@ -4,6 +4,15 @@ use std::io;
 
 use crate::quote::quoted;
 
+/// Bytes of paths in one comparison.
+pub(crate) const MOST_PATHS: usize = 256 << 20;
+
+/// The beginning of a path, for messages.
+fn first_names(path: &[u8]) -> &[u8] {
+    let end = path.iter().take(200).rposition(|&byte| byte == b'/');
+    end.map_or(&path[..path.len().min(200)], |end| &path[..end])
+}
+
 /// Why a tree could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -17,6 +26,12 @@ pub enum Error {
         path: Vec<u8>,
         /// Why not.
         source: io::Error,
+    },
+    /// More differs than can be told: a tree can be made in which paths take far more room than the tree does.
+    #[error("the paths that differ take more than {} MiB, the last of them below {}", MOST_PATHS >> 20, quoted(first_names(path), b""))]
+    TooMuch {
+        /// Where it went on.
+        path: Vec<u8>,
     },
     /// The output could not be written.
     #[error("cannot write the output")]

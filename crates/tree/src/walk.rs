@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 
 use crate::changes::Options;
 use crate::compare::{self, Side, What};
+use crate::error::MOST_PATHS;
 use crate::view::{Found, Merged, Open, Shape, View, join};
-use crate::{Entry, Result};
+use crate::{Entry, Error, Result};
 
 /// A path at which two views differ.
 pub(crate) struct Difference {
@@ -46,8 +47,17 @@ pub(crate) fn differences(a: &View, b: &View, options: &Options) -> Result<Vec<D
         b,
         is_known: walk.shared && is_the_same(a, b),
     }];
+    let (mut told, mut bytes) = (0, 0);
     while let Some(next) = waiting.pop() {
         walk.directory(&next, &mut waiting, &mut found)?;
+        bytes += found[told..]
+            .iter()
+            .map(|one| one.path.len())
+            .sum::<usize>();
+        told = found.len();
+        if bytes > MOST_PATHS {
+            return Err(Error::TooMuch { path: next.path });
+        }
     }
     found.sort_by(|one, two| one.path.cmp(&two.path));
     Ok(found)

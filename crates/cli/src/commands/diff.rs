@@ -23,7 +23,7 @@ pub(crate) struct Args {
     a: String,
     /// The place to compare it with.
     b: Option<String>,
-    /// Print the text that git prints, fit for `git apply`.
+    /// Print the text that git prints, fit for `git apply` but for binary files: of these it says only that they differ.
     #[arg(long, short)]
     patch: bool,
 }

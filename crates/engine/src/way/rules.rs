@@ -4,11 +4,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use policy::{Explanation, Policy, Shown};
+use protocol::control::MAX_DOORS;
 use protocol::egress::{CheckRequest, PolicyView};
+use protocol::paths::{DOOR_PORTS, MODEL_PORT, PROXY_PORT};
 use protocol::{ApiError, ErrorCode, Event};
 
 use crate::sandbox::{Handle, Request};
 use crate::{error, link};
+
+/// Ports at which there can be no door: programs inside have something else there, or nothing can be.
+const OURS: [u16; 3] = [0, MODEL_PORT, PROXY_PORT];
+/// The most ports that can have doors besides the usual ones.
+const MOST_PORTS: usize = MAX_DOORS - DOOR_PORTS.len() - 2;
 
 /// Reads a policy that somebody gives.
 pub(crate) fn parse(text: &str) -> Result<Policy, ApiError> {
@@ -17,6 +24,19 @@ pub(crate) fn parse(text: &str) -> Result<Policy, ApiError> {
         ApiError::new(ErrorCode::Invalid, what).hint("docs/policy.md describes the format")
     };
     let policy = Policy::parse(text).map_err(|wrong| unusable(&wrong))?;
+    let ports = policy.ports();
+    if let Some(port) = ports.iter().find(|port| OURS.contains(port)) {
+        return Err(unusable(&format!(
+            "port {port} is one of the sandbox's own"
+        )));
+    }
+    if ports.len() > MOST_PORTS {
+        let many = format!(
+            "its rules name {} ports, and a sandbox has doors at {MOST_PORTS} besides the usual ones",
+            ports.len()
+        );
+        return Err(unusable(&many));
+    }
     for secret in policy.secrets() {
         let source = secret.from.parse::<secret::Source>();
         source.map_err(|wrong| unusable(&format!("secret `{}`: {wrong}", secret.name)))?;

@@ -1,6 +1,8 @@
 //! The claims of this crate, held against real directories and real git.
 
 #[cfg(test)]
+mod deep;
+#[cfg(test)]
 mod merges;
 #[cfg(test)]
 mod patches;
