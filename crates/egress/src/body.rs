@@ -237,6 +237,8 @@ pub(crate) struct Download {
     scrub: Option<Scrub>,
     scrubber: Option<Scrubber>,
     effect: Option<Effect>,
+    /// The length that the upstream announced.
+    announced: Option<u64>,
     /// What comes behind the last bytes that the scrubber held back.
     last: Option<Frame<Bytes>>,
     ended: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -254,6 +256,7 @@ impl Download {
     ) -> Self {
         Self {
             meter: effect.received.clone(),
+            announced: body.size_hint().exact().filter(|_| !body.is_end_stream()),
             body,
             scrubber: scrub.as_ref().map(Scrub::scrubber),
             scrub,
@@ -268,6 +271,15 @@ impl Download {
         if let Some(effect) = self.effect.take() {
             effect.settle(error);
         }
+    }
+
+    /// Settles at the upstream's own end. HTTP/2 has one also where less came than was announced.
+    fn at_its_end(&mut self) {
+        let came = self.meter.passed().bytes;
+        let short = self.announced.filter(|announced| *announced != came);
+        self.settle(short.map(|announced| {
+            format!("the upstream ended after {came} of the {announced} bytes that it announced")
+        }));
     }
 
     /// Scrubs data; none where all of it is held back.
@@ -319,7 +331,7 @@ impl HttpBody for Download {
                     if let Some(rest) = this.rest() {
                         return Poll::Ready(Some(Ok(Frame::data(rest))));
                     }
-                    this.settle(None);
+                    this.at_its_end();
                     return Poll::Ready(None);
                 }
             };
@@ -330,7 +342,7 @@ impl HttpBody for Download {
                     };
                     if this.body.is_end_stream() && this.scrubber.is_none() {
                         // Who knows the length does not ask again.
-                        this.settle(None);
+                        this.at_its_end();
                     }
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
@@ -374,11 +386,11 @@ impl Download {
 
 impl Drop for Download {
     fn drop(&mut self) {
-        let error = if self.body.is_end_stream() {
-            None
+        if self.body.is_end_stream() {
+            self.at_its_end();
         } else {
-            Some("the client went away before the end of the answer".to_owned())
-        };
-        self.settle(error);
+            let gone = "the client went away before the end of the answer";
+            self.settle(Some(gone.to_owned()));
+        }
     }
 }

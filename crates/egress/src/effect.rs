@@ -106,9 +106,9 @@ impl Effect {
         let event = Event::EffectSettled {
             effect: self.id.clone(),
             status: self.status,
-            sent: self.sent.passed(),
-            received: self.received.passed(),
-            millis: u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+            sent: Some(self.sent.passed()),
+            received: Some(self.received.passed()),
+            millis: u64::try_from(self.begun.elapsed().as_millis()).ok(),
             error,
         };
         let ledger = self.core.ledger.clone();

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use policy::Policy;
-use protocol::{EffectId, Event, Passed};
+use protocol::{EffectId, Event};
 
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -234,9 +234,9 @@ impl Egress {
         let settled = effects.into_iter().map(|effect| Event::EffectSettled {
             effect,
             status: None,
-            sent: Passed::default(),
-            received: Passed::default(),
-            millis: 0,
+            sent: None,
+            received: None,
+            millis: None,
             error: Some(
                 "the daemon was lost while it was on its way: it may or may not have arrived"
                     .to_owned(),

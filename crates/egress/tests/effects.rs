@@ -56,8 +56,8 @@ async fn a_request_is_journaled_from_its_beginning_to_its_end() {
             Event::EffectSettled {
                 effect,
                 status,
-                sent,
-                received,
+                sent: Some(sent),
+                received: Some(received),
                 error,
                 ..
             } if *effect == begun => Some((*status, sent.bytes, received.bytes, error.clone())),
@@ -163,7 +163,9 @@ async fn a_connection_that_is_passed_on_is_an_effect_too() {
         let sent = world
             .journal
             .wait(|event| match event {
-                Event::EffectSettled { sent, .. } => Some(sent.bytes),
+                Event::EffectSettled {
+                    sent: Some(sent), ..
+                } => Some(sent.bytes),
                 _ => None,
             })
             .await;

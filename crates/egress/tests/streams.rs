@@ -144,8 +144,8 @@ async fn a_body_echoes_while_it_is_sent() {
             .journal
             .wait(|event| match event {
                 Event::EffectSettled {
-                    sent,
-                    received,
+                    sent: Some(sent),
+                    received: Some(received),
                     error: None,
                     ..
                 } => Some((sent.clone(), received.clone())),

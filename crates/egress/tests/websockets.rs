@@ -51,8 +51,8 @@ async fn a_websocket_echoes_byte_by_byte_and_is_an_effect() {
             .wait(|event| match event {
                 Event::EffectSettled {
                     status,
-                    sent,
-                    received,
+                    sent: Some(sent),
+                    received: Some(received),
                     ..
                 } => Some((*status, sent.bytes, received.bytes)),
                 _ => None,

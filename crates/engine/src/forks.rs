@@ -24,6 +24,7 @@ use crate::session;
 use crate::shared::Shared;
 use crate::state::State;
 use crate::trees::blocking;
+use crate::way;
 
 /// Tells when a fork's files are there, or that they could not be made.
 pub(crate) type Made = watch::Receiver<Option<Result<(), ApiError>>>;
@@ -196,7 +197,9 @@ impl Engine {
             self.shared.secret_file(source.id),
             self.shared.secret_file(founded.id),
         );
-        if let Err(problem) = models::copy_endpoint(&theirs, &own) {
+        let copied = models::copy_endpoint(&theirs, &own)
+            .and_then(|()| way::copy_placeholders(&self.shared, source.id, founded.id));
+        if let Err(problem) = copied {
             self.unnumber(founded.id).await;
             return Err(problem);
         }
@@ -369,6 +372,7 @@ impl Unmade {
         if !own.exists() {
             models::copy_endpoint(&theirs, &own)?;
         }
+        way::copy_placeholders(shared, self.source, self.fork)?;
         let made = shared.pool.fork_as(&self.of, &self.cut, &self.workspace);
         made.map_err(|e| of_fork(&self.name, &error::of_pool(&e)))
     }

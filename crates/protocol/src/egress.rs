@@ -143,10 +143,12 @@ pub struct EffectView {
     /// The answer's HTTP status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// What was sent of its body.
-    pub sent: Passed,
-    /// What came back of a body.
-    pub received: Passed,
+    /// What was sent of its body; none while it goes on, or where nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent: Option<Passed>,
+    /// What came back of a body; none while it goes on, or where nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received: Option<Passed>,
     /// From begin to end, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub millis: Option<u64>,

@@ -403,12 +403,15 @@ pub enum Event {
         /// The answer's HTTP status; none where there was none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<u16>,
-        /// What was sent of its body.
-        sent: Passed,
-        /// What came back of a body.
-        received: Passed,
-        /// From begin to end, in milliseconds.
-        millis: u64,
+        /// What was sent of its body; none where nobody knows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sent: Option<Passed>,
+        /// What came back of a body; none where nobody knows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        received: Option<Passed>,
+        /// From begin to end, in milliseconds; none where nobody knows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        millis: Option<u64>,
         /// What went wrong, for people; none where it went to its end.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,

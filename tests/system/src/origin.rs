@@ -37,7 +37,7 @@ struct Log {
     more: Condvar,
 }
 
-/// Answers `GET /reflect` with the request's own head, and everything else with `ok` and its path.
+/// Answers `/reflect` with the request's own head, and everything else with `ok` and its path; `/coded` as if it were gzip.
 pub struct Origin {
     /// Where it listens on 127.0.0.1.
     pub port: u16,
@@ -137,6 +137,11 @@ fn answer<S: Read + Write>(stream: S, log: &Log) -> io::Result<()> {
         } else {
             format!("ok {path}\n")
         };
+        let coding = if path.starts_with("/coded") {
+            "content-encoding: gzip\r\n"
+        } else {
+            ""
+        };
         log.seen
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -145,7 +150,7 @@ fn answer<S: Read + Write>(stream: S, log: &Log) -> io::Result<()> {
         let to = stream.get_mut();
         write!(
             to,
-            "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n{body}",
+            "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n{coding}content-length: {}\r\n\r\n{body}",
             body.len()
         )?;
         to.flush()?;

@@ -258,6 +258,58 @@ fn what_a_rule_allows_leaves_with_its_secret_and_nothing_else_does() -> Res<()> 
 }
 
 #[test]
+fn a_placeholder_in_a_file_is_good_in_forks_too_and_short_or_coded_secrets_are_refused() -> Res<()>
+{
+    if !crate::is_root(
+        "a_placeholder_in_a_file_is_good_in_forks_too_and_short_or_coded_secrets_are_refused",
+    ) {
+        return Ok(());
+    }
+    let world = World::new("shown")?;
+    let origin = Origin::https(&["allowed.test"])?;
+    let daemon = daemon(&world)?;
+    world.create("a", &[])?;
+    put_secret(&world, "token", REAL)?;
+    let policy = rule(
+        "api",
+        "allow",
+        "allowed.test",
+        &origin,
+        "inject = [{ secret = \"api\", placeholder = [\"header:x-api-key\"] }]",
+    ) + "[[secret]]\nname = \"api\"\nfrom = \"age:token\"\nplaceholder = { env = \"API_KEY\" }\n";
+    put_policy(&world, &policy)?;
+    let shown = world.sh("a", "echo $API_KEY | tee key")?.out();
+    assert!(
+        shown.starts_with("sk-") && shown.len() == REAL.len() + 1 && shown.trim() != REAL,
+        "{shown:?}"
+    );
+    world.must(&["fork", "a", "--name", "b"])?;
+    let base = format!("https://allowed.test:{}", origin.port);
+    let script = format!("curl -sS --max-time 20 -H \"x-api-key: $(cat key)\" {base}/take");
+    for name in ["a", "b"] {
+        let done = world.sh(name, &script)?;
+        assert_eq!(done.out(), "ok /take\n", "{name}: {}", said(&done));
+        let last = origin.seen().pop().ok_or_else(|| trouble("nothing came"))?;
+        assert_eq!(last.header("x-api-key"), Some(REAL), "{name}");
+    }
+    // Anywhere else it is refused.
+    let script = format!("curl -sS --max-time 20 \"{base}/take?key=$API_KEY\"");
+    let done = world.sh("b", &script)?;
+    assert!(done.out().contains("placeholder"), "{}", said(&done));
+    assert_eq!(origin.seen().len(), 2);
+    // An answer that nobody can look through is no answer.
+    let script = format!("curl -sS --max-time 20 -H \"x-api-key: $API_KEY\" {base}/coded");
+    let done = world.sh("a", &script)?;
+    assert!(done.out().contains("coding"), "{}", said(&done));
+
+    assert!(put_secret(&world, "short", "abc").is_err());
+    assert!(put_secret(&world, "../evil", "abcdefghij").is_err());
+    world.end_clean()?;
+    drop(daemon);
+    Ok(())
+}
+
+#[test]
 fn a_daemon_that_is_killed_leaves_the_doors_and_the_next_one_serves_them() -> Res<()> {
     if !crate::is_root("a_daemon_that_is_killed_leaves_the_doors_and_the_next_one_serves_them") {
         return Ok(());

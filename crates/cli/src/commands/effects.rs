@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use protocol::egress::{EffectState, EffectView};
-use protocol::{EffectKind, Outgoing, SandboxName};
+use protocol::{EffectKind, Outgoing, Passed, SandboxName};
 
 use super::{Outcome, World, ago, bytes, parse, percent, print_json, print_line};
 
@@ -54,12 +54,17 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
             "{}  {class}  {}  {end}  {} out, {} in  {}{with}",
             ago(effect.at_ms),
             line(&effect.request),
-            bytes(effect.sent.bytes),
-            bytes(effect.received.bytes),
+            passed(effect.sent.as_ref()),
+            passed(effect.received.as_ref()),
             op.map_or("-", |op| op.as_str()),
         ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes how much passed, as far as that is known.
+fn passed(passed: Option<&Passed>) -> String {
+    passed.map_or_else(|| "?".to_owned(), |passed| bytes(passed.bytes))
 }
 
 /// Writes a request on one line.

@@ -45,7 +45,7 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
         Verb::Ls => list(world).await,
         Verb::Rm { names } => {
             for name in names {
-                let path = format!("/v1/secrets/{}", percent(&name));
+                let path = address(&name)?;
                 let (): () = world.client.call(Method::DELETE, &path, &()).await?;
             }
             Ok(ExitCode::SUCCESS)
@@ -54,7 +54,7 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
 }
 
 async fn set(name: &str, world: &World) -> Outcome {
-    let path = format!("/v1/secrets/{}", percent(name));
+    let path = address(name)?;
     let value = value(name)?;
     let response = world.client.send(Method::PUT, &path, value.into()).await?;
     if world.json {
@@ -65,6 +65,12 @@ async fn set(name: &str, world: &World) -> Outcome {
         print_json(&view)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn address(name: &str) -> Result<String, ApiError> {
+    secret::check_name(name)
+        .map_err(|wrong| ApiError::new(ErrorCode::Invalid, wrong.to_string()))?;
+    Ok(format!("/v1/secrets/{}", percent(name)))
 }
 
 /// Reads the value: of a terminal one line, which is not shown, and of anything else all of it but a last newline.

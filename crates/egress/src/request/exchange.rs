@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use http::header::{CONTENT_TYPE, EXPECT, HeaderMap};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT, HeaderMap};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, Version};
 use http_body_util::BodyExt as _;
@@ -207,6 +207,18 @@ impl Allowed {
             // Nobody asked for another protocol: the client's connection must not become one.
             let denial = Denial::upstream(format!(
                 "{} changed the protocol without being asked",
+                asked.host
+            ));
+            effect.settle(Some(denial.message.clone()));
+            return Err((denial, None));
+        }
+        let coding = answer.headers().get(CONTENT_ENCODING);
+        if scrub.is_some()
+            && let Some(coding) = coding.filter(|coding| *coding != "identity")
+        {
+            // It would carry the secret in a form that nobody looks for.
+            let denial = Denial::upstream(format!(
+                "{} answered in the coding {coding:?} although it was asked for none, and an answer to a request with a secret is looked through",
                 asked.host
             ));
             effect.settle(Some(denial.message.clone()));

@@ -15,11 +15,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use egress::{Doors, Egress, Parts};
 use policy::Policy;
 use protocol::control::{Door, DoorKind};
-use protocol::{Epoch, Event, Passed};
+use protocol::{Epoch, Event};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use self::people::People;
+pub(crate) use self::placeholders::copy_placeholders;
 pub(crate) use self::rules::{parse, ports};
 use self::seams::{Released, Supervisor};
 use crate::models::Writer;
@@ -127,9 +128,9 @@ impl Handle {
         let broken = open.into_iter().map(|effect| Event::EffectSettled {
             effect,
             status: None,
-            sent: Passed::default(),
-            received: Passed::default(),
-            millis: 0,
+            sent: None,
+            received: None,
+            millis: None,
             error: Some(LOST.to_owned()),
         });
         let broken: Vec<Event> = broken.collect();

@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::sync::PoisonError;
 
 use egress::Placeholder;
 use policy::Shown;
+use protocol::{ApiError, SandboxId};
 
 use super::Way;
 use crate::error;
 use crate::sandbox::Handle;
+use crate::shared::Shared;
 
 /// Placeholders of a sandbox, in its state directory.
 const PLACEHOLDERS: &str = "placeholders.json";
@@ -102,15 +105,35 @@ impl Handle {
     }
 }
 
-fn keep_placeholders(
-    file: &std::path::Path,
-    texts: &BTreeMap<String, String>,
-) -> std::io::Result<()> {
+/// Gives a fork the placeholders of its source: its files may hold them. Each of the two may change them on its own from here on.
+pub(crate) fn copy_placeholders(
+    shared: &Shared,
+    from: SandboxId,
+    to: SandboxId,
+) -> Result<(), ApiError> {
+    let path = |id| shared.state_dir(id).join(PLACEHOLDERS);
+    let (theirs, own) = (path(from), path(to));
+    if own.exists() {
+        return Ok(());
+    }
+    let unusable = |e: std::io::Error| error::internal("the placeholders cannot be copied", &e);
+    match std::fs::read(&theirs) {
+        Ok(texts) => keep(&own, &texts).map_err(unusable),
+        Err(none) if none.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(other) => Err(unusable(other)),
+    }
+}
+
+fn keep_placeholders(file: &Path, texts: &BTreeMap<String, String>) -> std::io::Result<()> {
+    keep(file, serde_json::to_string(texts)?.as_bytes())
+}
+
+fn keep(file: &Path, texts: &[u8]) -> std::io::Result<()> {
     let fresh = file.with_extension("new");
     let mut options = std::fs::File::options();
     options.write(true).create(true).truncate(true).mode(0o600);
     let mut to = options.open(&fresh)?;
-    to.write_all(serde_json::to_string(texts)?.as_bytes())?;
+    to.write_all(texts)?;
     to.sync_all()?;
     std::fs::rename(fresh, file)
 }

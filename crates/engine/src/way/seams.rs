@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use egress::{BoxFuture, Ledger, Owners, Placeholder, Secrets};
 use protocol::{Epoch, Event, OpId, Seq};
+use secret::scrub::SHORTEST;
 
 use super::Way;
 use crate::models::Writer;
@@ -61,7 +62,13 @@ impl Secrets for Released {
                 .parse()
                 .map_err(|wrong: secret::SourceError| wrong.to_string())?;
             let value = self.shared.secrets.resolve(&source).await;
-            value.map_err(|why| error::chain(&why))
+            let value = value.map_err(|why| error::chain(&why))?;
+            if value.expose().len() < SHORTEST {
+                return Err(format!(
+                    "the value of secret `{name}` is shorter than {SHORTEST} bytes, which could not be found again in answers"
+                ));
+            }
+            Ok(value)
         })
     }
 

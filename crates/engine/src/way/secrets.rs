@@ -2,6 +2,7 @@
 
 use protocol::egress::SecretView;
 use protocol::{ApiError, ErrorCode};
+use secret::scrub::SHORTEST;
 
 use crate::engine::Engine;
 use crate::error;
@@ -16,6 +17,12 @@ impl Engine {
         name: String,
         value: secret::Value,
     ) -> Result<SecretView, ApiError> {
+        if value.expose().len() < SHORTEST {
+            let short = format!(
+                "the value of secret `{name}` is shorter than {SHORTEST} bytes: it could not be found again in answers, to be taken out of them"
+            );
+            return Err(ApiError::new(ErrorCode::Invalid, short));
+        }
         let set = self.shared.secrets.set(&name, value).await;
         set.map_err(|e| of_secret(&e))?;
         let all = self.secrets().await?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use protocol::egress::{DenialView, EffectState, EffectView};
-use protocol::{ApiError, EffectId, Event, OpId, Passed, SandboxId, Seq, Stored};
+use protocol::{ApiError, EffectId, Event, OpId, SandboxId, Seq, Stored};
 
 use crate::error;
 use crate::sandbox::Handle;
@@ -41,8 +41,8 @@ impl Handle {
                         secrets,
                         state: EffectState::Open,
                         status: None,
-                        sent: Passed::default(),
-                        received: Passed::default(),
+                        sent: None,
+                        received: None,
                         millis: None,
                         error: None,
                     };
@@ -66,7 +66,7 @@ impl Handle {
                         view.status = status;
                         view.sent = sent;
                         view.received = received;
-                        view.millis = Some(millis);
+                        view.millis = millis;
                         view.error = error;
                     }
                 }
