@@ -42,7 +42,13 @@ fuzz_target!(|input: &[u8]| {
         // It may be stricter still.
         Err(_) => return,
     }
-    let count = |name: &str| request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name)).count();
+    let count = |name: &str| {
+        request
+            .headers
+            .iter()
+            .filter(|header| header.name.eq_ignore_ascii_case(name))
+            .count()
+    };
     assert_eq!(count("host"), 1);
     assert!(count("content-length") + count("transfer-encoding") <= 1);
 });
