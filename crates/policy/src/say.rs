@@ -108,7 +108,18 @@ pub(crate) fn no_request<T>(rules: &[Rule], asked: &Asked<'_>, what: &str) -> Ve
         .as_ref()
         .map(|act| format!(" ({act})"))
         .unwrap_or_default();
-    let url = origin(request.host.in_url(), request.port, request.tls) + "/";
+    // As one types it in a shell; a path that would have to be quoted is left out, for it was written by a program inside.
+    let plain = |text: &str| {
+        text.bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-._~/@:+%,=".contains(&b))
+    };
+    let path =
+        Some(request.path).filter(|path| path.starts_with('/') && path.len() <= 200 && plain(path));
+    let method = Some(request.method)
+        .filter(|method| *method != "GET" && method.len() <= 20 && plain(method));
+    let method = method.map_or(String::new(), |method| format!("-X {method} "));
+    let url = origin(request.host.in_url(), request.port, request.tls) + path.unwrap_or("/");
+    let url = method + &url;
     Verdict::Deny {
         rule: None,
         reason: DenyReason::NoRule,
@@ -178,7 +189,9 @@ fn near(rules: &[Rule], host: &str, miss: impl Fn(&Rule) -> Option<Miss>) -> Str
 const PERSON: &str = "Only a person outside the sandbox can change its policy.";
 
 fn hint(url: &str) -> String {
-    format!("Trying again does not help. {PERSON} `durable policy check {url}` tells them more.")
+    format!(
+        "Trying again does not help. {PERSON} `durable policy check {url} --of SANDBOX` tells them more."
+    )
 }
 
 /// Returns scheme, host and port of a URL, the port where it is not the usual.

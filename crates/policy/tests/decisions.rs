@@ -39,7 +39,8 @@ fn a_denial_says_what_was_asked_and_what_a_person_can_do() {
     assert_eq!(
         message,
         "POST https://evil.test/a is not allowed: this sandbox's policy allows nothing. Trying again does not help. Only \
-         a person outside the sandbox can change its policy. `durable policy check https://evil.test/` tells them more."
+         a person outside the sandbox can change its policy. `durable policy check -X POST https://evil.test/a --of SANDBOX` tells \
+         them more."
     );
     let rules = rule(
         "read",
