@@ -316,6 +316,7 @@ fn strategy(text: Option<&str>) -> Result<tree::Strategy, ApiError> {
 fn action_view(action: &tree::Action) -> ActionView {
     let name = match action {
         tree::Action::Delete { .. } => "delete",
+        tree::Action::Put { entry, .. } if entry.kind == tree::Kind::Socket => "skip",
         tree::Action::Put {
             content: tree::Content::Merged,
             ..

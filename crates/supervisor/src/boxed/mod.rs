@@ -37,7 +37,7 @@ pub(crate) enum Error {
     #[error("{} changed meanwhile, and nothing was done: run compose again", .0.display())]
     Meanwhile(PathBuf),
     #[error("some of the changes are made, then it failed")]
-    Midway(#[source] Box<Error>),
+    Midway(#[source] Box<Self>),
     #[error("{0}")]
     Usage(&'static str),
 }
