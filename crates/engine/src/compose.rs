@@ -281,14 +281,21 @@ async fn apply(handle: &Handle, stream: File) -> Result<OpId, ApiError> {
     if ok {
         return Ok(op);
     }
-    let message = format!(
-        "operation `{op}` could not write the changes: {}",
-        err.trim()
-    );
-    Err(ApiError::new(ErrorCode::Unavailable, message).hint(format!(
-        "`durable op {} {op}` tells more; `durable rewind` puts the files back",
-        handle.name
-    )))
+    let said = err.trim();
+    // Without words it was stopped, wherever it stood.
+    let hint = if said.is_empty() || said.contains("some of the changes are made") {
+        format!(
+            "`durable op {0} {op}` tells more, `durable diff {0}` what was done; `durable rewind` puts the files back",
+            handle.name
+        )
+    } else {
+        format!(
+            "no file was changed; `durable op {} {op}` tells more",
+            handle.name
+        )
+    };
+    let message = format!("operation `{op}` could not write the changes: {said}");
+    Err(ApiError::new(ErrorCode::Unavailable, message).hint(hint))
 }
 
 fn strategy(text: Option<&str>) -> Result<tree::Strategy, ApiError> {
@@ -309,6 +316,7 @@ fn strategy(text: Option<&str>) -> Result<tree::Strategy, ApiError> {
 fn action_view(action: &tree::Action) -> ActionView {
     let name = match action {
         tree::Action::Delete { .. } => "delete",
+        tree::Action::Put { entry, .. } if entry.kind == tree::Kind::Socket => "skip",
         tree::Action::Put {
             content: tree::Content::Merged,
             ..

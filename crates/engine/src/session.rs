@@ -568,6 +568,7 @@ pub(crate) async fn feed_file(
             return Ok(());
         }
         at = end;
+        failpoint::hit("mid_compose");
         let state = attached
             .stdin
             .wait_for(|s| s.closed || s.offset >= Offset(end))

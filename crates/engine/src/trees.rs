@@ -16,7 +16,15 @@ use crate::sandbox::{Handle, Held, Request};
 use crate::state::Cut;
 
 /// Mount points and places of ours, which every sandbox has and nobody changed.
-const OURS: [&str; 5] = ["dev", "opt/durable", "proc", "run", "sys"];
+const OURS: [&str; 6] = [
+    // Where a compose makes what it puts in place.
+    ".durable-compose",
+    "dev",
+    "opt/durable",
+    "proc",
+    "run",
+    "sys",
+];
 
 /// A cut, and the head that it is of.
 type AtCut = (WorkspaceId, CutId);

@@ -429,7 +429,7 @@ pub struct ComposeView {
 pub struct ActionView {
     /// Which path.
     pub path: String,
-    /// `put`, `merge` or `delete`.
+    /// `put`, `merge`, `delete`, or `skip` for a socket, which is not carried.
     pub action: String,
 }
 

@@ -4,6 +4,10 @@
 //! directories, files, links and devices from the top down, with attributes as `SCHILY.xattr.` records. Names of more than
 //! 100 bytes, or not of ASCII, are `path` and `linkpath` records, byte for byte. Sockets have no place in a tar and are
 //! left out: they mean nothing without the process that listens.
+//!
+//! The record `DURABLE.was` of an entry says what ours has at its path: `absent`, `d` for a directory, else a letter, the
+//! mode in octal, the size and the time of the last write. The last entry of all is a global header, `DURABLE.end=1`:
+//! without it the stream was cut off.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -46,6 +50,9 @@ pub fn write_actions(
     for action in &merge.actions {
         writer.action(action)?;
     }
+    let mut records = Records::default();
+    records.push(b"DURABLE.end", b"1");
+    writer.records(&records, EntryType::XGlobalHeader)?;
     writer.tar.finish().map_err(Error::Output)
 }
 
@@ -161,6 +168,18 @@ impl<W: Write> Writer<'_, W> {
         (header, records)
     }
 
+    fn records(&mut self, records: &Records, entry_type: EntryType) -> Result<()> {
+        let mut before = Header::new_ustar();
+        before.set_entry_type(entry_type);
+        before.set_mode(0o644);
+        before.set_size(records.0.len() as u64);
+        before.as_old_mut().name[..9].copy_from_slice(b"PaxHeader");
+        before.set_cksum();
+        self.tar
+            .append(&before, records.0.as_slice())
+            .map_err(Error::Output)
+    }
+
     /// Writes one entry with the records before it.
     fn append(
         &mut self,
@@ -170,22 +189,15 @@ impl<W: Write> Writer<'_, W> {
         content: impl Read,
         size: u64,
     ) -> Result<()> {
+        let at = path.strip_suffix(b"/").unwrap_or(path);
+        let at = if at == b"." { b"" } else { at };
+        records.push(b"DURABLE.was", was(self.ours.lookup(at)?).as_bytes());
         if fits(path) {
             header.as_old_mut().name[..path.len()].copy_from_slice(path);
         } else {
             records.push(b"path", path);
         }
-        if !records.0.is_empty() {
-            let mut before = Header::new_ustar();
-            before.set_entry_type(EntryType::XHeader);
-            before.set_mode(0o644);
-            before.set_size(records.0.len() as u64);
-            before.as_old_mut().name[..9].copy_from_slice(b"PaxHeader");
-            before.set_cksum();
-            self.tar
-                .append(&before, records.0.as_slice())
-                .map_err(Error::Output)?;
-        }
+        self.records(&records, EntryType::XHeader)?;
         header.set_size(size);
         header.set_cksum();
         let mut content = Counted {
@@ -206,6 +218,25 @@ impl<W: Write> Writer<'_, W> {
         }
         Ok(())
     }
+}
+
+/// What is expected at a path by whoever applies the stream.
+fn was(entry: Option<Entry>) -> String {
+    let Some(entry) = entry else {
+        return "absent".to_owned();
+    };
+    let letter = match entry.kind {
+        // Its time tells of what is in it, and that is told for itself.
+        Kind::Dir => return "d".to_owned(),
+        Kind::File => 'f',
+        Kind::Symlink => 'l',
+        Kind::Fifo => 'p',
+        Kind::Socket => 's',
+        Kind::CharDevice => 'c',
+        Kind::BlockDevice => 'b',
+    };
+    let (mode, size, time) = (entry.mode, entry.size, entry.mtime);
+    format!("{letter} {mode:o} {size} {}.{:09}", time.sec, time.nsec)
 }
 
 /// Whether a name can stand in a header as it is.

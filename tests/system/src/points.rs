@@ -36,6 +36,7 @@ pub const ALL: &[&str] = &[
     "after_removed",
     "before_serving",
     "after_cuts_dropped",
+    "mid_compose",
 ];
 
 /// A process that stands at a place. Dropped, it is let go on.

@@ -491,6 +491,125 @@ fn a_compose_brings_changes_back_or_tells_why_not() -> Res<()> {
     world.end_clean()
 }
 
+/// What tells whether anything in the working directory of a sandbox changed.
+const ALL: &str =
+    "find . -printf '%p %y %m %T@ %s %l\\n' | sort; find . -type f | sort | xargs sha256sum";
+
+/// A fork that changed, added and removed something, with more to bring than one piece of a stream.
+fn changed_fork(world: &World) -> Res<String> {
+    world
+        .sh(
+            "ada",
+            "echo 1 > a; ln a b; echo x > x; mkdir d; echo y > d/y",
+        )?
+        .ok()?;
+    world.must(&["fork", "ada", "--name", "try"])?;
+    world
+        .sh(
+            "try",
+            "echo 2 > a; rm -r x d; mkdir -p n/m; mkfifo n/pipe; head -c 4000000 /dev/urandom > n/m/z",
+        )?
+        .ok()?;
+    Ok(world.sh("ada", ALL)?.out())
+}
+
+#[test]
+fn a_compose_keeps_names_of_one_file_and_brings_pipes_and_attributes() -> Res<()> {
+    let world = world("compose-links")?;
+    changed_fork(&world)?;
+    let set = "import os; os.setxattr('a', 'user.k', b'v\\nw'); os.setxattr('n', 'user.d', b'1')";
+    let has_attributes = world
+        .run(&["exec", "try", "--", "python3", "-c", set])?
+        .code
+        == Some(0);
+    world.must(&["compose", "try", "ada"])?;
+    let told = "cat a b; stat -c %h a; test -p n/pipe && echo pipe; ls; ls -A / | grep durable-";
+    assert_eq!(world.sh("ada", told)?.out(), "2\n2\n2\npipe\na\nb\nn\n");
+    if has_attributes {
+        let get = "import os; print(os.getxattr('b', 'user.k'), os.getxattr('n', 'user.d'))";
+        let told = world
+            .must(&["exec", "ada", "--", "python3", "-c", get])?
+            .out();
+        assert_eq!(told, "b'v\\nw' b'1'\n");
+    }
+    assert_eq!(world.must(&["diff", "ada", "try"])?.out(), "");
+    world.end_clean()
+}
+
+#[test]
+fn a_daemon_killed_over_a_compose_leaves_all_as_it_was() -> Res<()> {
+    let world = World::new("compose-killed")?.with_points()?;
+    world.create("ada", &[])?;
+    let before = changed_fork(&world)?;
+    let hit = world.points()?.arm(&["mid_compose"], 0);
+    let mut compose = world.start(&["compose", "try", "ada"])?;
+    let at = hit.recv_timeout(Duration::from_secs(30))?;
+    compose.kill();
+    process::kill(world.daemon().ok_or_else(|| trouble("no daemon"))?);
+    world.points()?.disarm();
+    drop(at);
+    until("the helper has gone", || {
+        world
+            .sh("ada", "! test -e /.durable-compose")
+            .is_ok_and(|done| done.code == Some(0))
+    })?;
+    assert_eq!(world.sh("ada", ALL)?.out(), before);
+    // What a helper that was itself killed leaves shows nowhere, and the next one removes it.
+    world.must(&[
+        "exec",
+        "ada",
+        "--user",
+        "root",
+        "--",
+        "mkdir",
+        "-p",
+        "/.durable-compose/0",
+    ])?;
+    let told = world.must(&["diff", "ada", "try"])?.out();
+    assert!(!told.contains("durable-compose"), "{told}");
+    world.must(&["compose", "try", "ada"])?;
+    assert_eq!(
+        world.sh("ada", "cat b; ls -A / | grep durable-")?.out(),
+        "2\n"
+    );
+    world.end_clean()
+}
+
+#[test]
+fn what_is_written_while_a_compose_is_under_way_is_not_lost() -> Res<()> {
+    let world = World::new("compose-between")?.with_points()?;
+    world.create("ada", &[])?;
+    changed_fork(&world)?;
+    // The daemon stands still meanwhile.
+    let script = format!(
+        "until test -e /.durable-compose; do sleep 0.01; done; echo mine > d/new; echo wrote > {}",
+        world.effects().inside()
+    );
+    world.must(&["exec", "ada", "-d", "--", "bash", "-c", &script])?;
+    let hit = world.points()?.arm(&["mid_compose"], 0);
+    let compose = world.start(&["compose", "try", "ada"])?;
+    let at = hit.recv_timeout(Duration::from_secs(30))?;
+    world.points()?.disarm();
+    assert!(world.effects().wait("wrote", 1, SOON), "nobody wrote");
+    drop(at);
+    let refused = compose.finish()?;
+    assert_ne!(refused.code, Some(0), "{}", refused.out());
+    let told = refused.err();
+    assert!(
+        told.contains("/d/new changed meanwhile, and nothing was done: run compose again"),
+        "{told}"
+    );
+    let all = "cat a b x d/y d/new; ls -A . / | grep -c 'durable-\\|^n$'";
+    assert_eq!(world.sh("ada", all)?.out(), "1\n1\nx\ny\nmine\n0\n");
+    // It is a conflict or none now, as any other change.
+    world.must(&["compose", "try", "ada"])?;
+    assert_eq!(
+        world.sh("ada", "cat d/new; ls d; cat a")?.out(),
+        "mine\nnew\n2\n"
+    );
+    world.end_clean()
+}
+
 #[test]
 fn blame_names_the_command_that_changed_a_file() -> Res<()> {
     let world = world("blame")?;

@@ -634,7 +634,7 @@ fn a_copy_passes_pipes_by_and_a_killed_one_leaves_no_helper() -> Res<()> {
     ])?;
     until("the copy has begun", || {
         world
-            .sh("ada", "test -s endless")
+            .sh("ada", "test -s .endless.durable-*")
             .is_ok_and(|done| done.code == Some(0))
     })?;
     copy.kill();

@@ -6,6 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 use system_tests::{Res, Rng, World};
 
+use crate::support::until;
+
 #[test]
 fn trees_are_copied_in_and_out_as_they_are() -> Res<()> {
     let world = World::new("copy")?;
@@ -41,6 +43,35 @@ fn trees_are_copied_in_and_out_as_they_are() -> Res<()> {
     let missing = world.run(&["cp", "/no/such", "a:/workspace/x"])?;
     assert_eq!(missing.code, Some(125));
     assert!(missing.err().contains("/no/such"), "{}", missing.err());
+    world.end_clean()
+}
+
+#[test]
+fn a_copy_that_breaks_off_leaves_the_old_file() -> Res<()> {
+    let world = World::new("copy-broken")?;
+    world.create("ada", &[])?;
+    world.sh("ada", "echo old > f; chmod 600 f")?.ok()?;
+    let source = world.root().join("source");
+    std::fs::write(&source, "new\n")?;
+    let text = source.to_str().unwrap_or_default();
+    let endless = world.root().join("endless");
+    std::fs::File::create(&endless)?.set_len(64 << 30)?;
+    let endless = endless.to_str().unwrap_or_default();
+    let mut copy = world.start(&["cp", endless, "ada:/workspace/f"])?;
+    until("the copy has begun", || {
+        world
+            .sh("ada", "test -s .f.durable-*")
+            .is_ok_and(|done| done.code == Some(0))
+    })?;
+    copy.kill();
+    until("nothing of it is left", || {
+        world
+            .sh("ada", "ls -A")
+            .is_ok_and(|done| done.out() == "f\n")
+    })?;
+    assert_eq!(world.sh("ada", "cat f")?.out(), "old\n");
+    world.must(&["cp", text, "ada:/workspace/f"])?;
+    assert_eq!(world.sh("ada", "cat f; ls -A")?.out(), "new\nf\n");
     world.end_clean()
 }
 

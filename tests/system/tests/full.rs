@@ -103,6 +103,48 @@ fn a_limited_sandbox_fills_up_frees_and_goes_on_and_so_do_its_forks() -> Res<()>
 }
 
 #[test]
+fn what_does_not_fit_into_a_limited_sandbox_changes_nothing_in_it() -> Res<()> {
+    let world = World::new("limit-whole")?;
+    world.create("eve", &[])?;
+    if !has_snapshots(&world) {
+        println!("left out: this pool copies");
+        return world.end_clean();
+    }
+    world.create("ada", &["--disk", "64M"])?;
+    world
+        .sh("ada", "echo old > f; echo x > x; echo z > z")?
+        .ok()?;
+    world.must(&["fork", "ada", "--name", "try"])?;
+    let changes = "rm x; echo new > z; head -c 30000000 /dev/urandom > f";
+    world.sh("try", changes)?.ok()?;
+    world
+        .sh("ada", "head -c 40000000 /dev/urandom > big")?
+        .ok()?;
+    let seen = "cat f x z; ls -A . / | grep -c durable-";
+    let refused = world.run(&["compose", "try", "ada"])?;
+    assert_ne!(refused.code, Some(0), "{}", refused.out());
+    let told = refused.err();
+    assert!(
+        told.contains("quota") && told.contains("no file was changed"),
+        "{told}"
+    );
+    assert_eq!(world.sh("ada", seen)?.out(), "old\nx\nz\n0\n");
+    let large = world.root().join("large");
+    std::fs::write(&large, system_tests::Rng::new(7).bytes(30_000_000))?;
+    let refused = world.run(&["cp", large.to_str().unwrap_or_default(), "ada:/workspace/f"])?;
+    assert_eq!(refused.code, Some(125), "{}", refused.out());
+    assert!(refused.err().contains("quota"), "{}", refused.err());
+    assert_eq!(world.sh("ada", seen)?.out(), "old\nx\nz\n0\n");
+    world.sh("ada", "rm big")?.ok()?;
+    world.must(&["compose", "try", "ada"])?;
+    assert_eq!(
+        world.sh("ada", "wc -c < f; ls; cat z")?.out(),
+        "30000000\nf\nz\nnew\n"
+    );
+    world.end_clean()
+}
+
+#[test]
 fn a_limit_that_cannot_be_had_is_refused_and_nothing_is_made() -> Res<()> {
     for (pool, disk, remedy) in [
         ("auto", "1", "16M"),

@@ -2,6 +2,7 @@
 
 mod alter;
 mod apply;
+mod ending;
 mod file;
 mod forget;
 mod see;
@@ -33,6 +34,10 @@ pub(crate) enum Error {
     Refused(String, &'static str),
     #[error("{} changed while it was read", .0.display())]
     Changed(PathBuf),
+    #[error("{} changed meanwhile, and nothing was done: run compose again", .0.display())]
+    Meanwhile(PathBuf),
+    #[error("some of the changes are made, then it failed")]
+    Midway(#[source] Box<Self>),
     #[error("{0}")]
     Usage(&'static str),
 }

@@ -141,3 +141,16 @@ fn a_condition_is_looked_at_again_when_the_directory_is_ours() {
     assert_eq!(fs::read_to_string(&path).unwrap(), "somebody else's");
     assert_eq!(fs::read_dir(world.path()).unwrap().count(), 1);
 }
+
+#[test]
+fn a_copy_that_breaks_off_leaves_the_old_file() {
+    let world = tempfile::tempdir().unwrap();
+    fs::write(world.path().join("file"), "old").unwrap();
+    let whole = tar(&[("file", &"n".repeat(4000))]);
+    assert!(tar_in::unpack(world.path(), &whole[..1500]).is_err());
+    assert_eq!(fs::read(world.path().join("file")).unwrap(), b"old");
+    assert_eq!(fs::read_dir(world.path()).unwrap().count(), 1);
+    tar_in::unpack(world.path(), whole.as_slice()).unwrap();
+    assert_eq!(fs::read(world.path().join("file")).unwrap().len(), 4000);
+    assert_eq!(fs::read_dir(world.path()).unwrap().count(), 1);
+}
