@@ -8,7 +8,7 @@ use std::sync::Arc;
 use protocol::control::ToSupervisor;
 use protocol::{ApiError, CutId, Event, OpId, Seq, Settlement};
 
-use super::actor::{Done, Phase, Sandbox, Turn};
+use super::actor::{Done, Phase, Sandbox, Turn, answer};
 use super::checkpoints::Asked;
 use super::replicate::Waits;
 use crate::error;
@@ -96,6 +96,13 @@ impl Sandbox {
         turn: &mut Turn,
     ) {
         self.cutting = false;
+        if let Some(problem) = &self.problem {
+            // Its journal is another's, or is being removed: nothing is written into it, and nobody waits for that.
+            for one in asked {
+                answer(turn, one.reply, Err(problem.clone()));
+            }
+            return;
+        }
         let refused = result.as_ref().err().cloned();
         let (cut, failed) = match result {
             Ok(Taken::Cut { still }) => (Some((cut, still)), None),
