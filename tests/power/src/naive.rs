@@ -67,9 +67,10 @@ impl Naive {
         let daemon = match world.start(place) {
             Ok(daemon) => daemon,
             Err(failure) => {
-                let log = world.log_text();
-                if !log.contains("pool") {
-                    let what = format!("it does not start and says not why: {failure}: {log}");
+                // It tells whoever started it, and its log a moment later.
+                let said = format!("{failure}: {}", world.log_text());
+                if !said.contains("pool") {
+                    let what = format!("it does not start and says not why: {said}");
                     tally.violation("(all)", &what);
                 }
                 tally.naive.refused += 1;

@@ -642,7 +642,11 @@ fn blame_names_the_command_that_changed_a_file() -> Res<()> {
             .contains("durable blame ada f")
     );
     let none = world.run(&["blame", "ada", "nothing"])?;
-    assert!(none.err().contains("no checkpoint that it has"), "{}", none.err());
+    assert!(
+        none.err().contains("no checkpoint that it has"),
+        "{}",
+        none.err()
+    );
     world.end_clean()
 }
 
