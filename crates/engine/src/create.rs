@@ -3,7 +3,8 @@
 use journal::New;
 use protocol::api::CreateSandbox;
 use protocol::{
-    ApiError, Epoch, ErrorCode, Event, Head, SandboxId, SandboxName, SandboxSpec, Seq, WorkspaceId,
+    ApiError, EffectId, Epoch, ErrorCode, Event, Head, SandboxId, SandboxName, SandboxSpec, Seq,
+    WorkspaceId,
 };
 
 use crate::engine::Engine;
@@ -161,19 +162,18 @@ impl Engine {
             epoch,
         } = founded;
         let (shared, models) = (self.shared.clone(), state.models.clone());
-        let (policy, broken) = (state.spec.policy.clone(), !state.effects.is_empty());
+        let broken: Vec<EffectId> = state.effects.keys().cloned().collect();
         let files = Files {
             made,
             ..Files::default()
         };
         let (handle, _) = sandbox::spawn(shared, id, name.clone(), state, head, epoch, files);
         handle.serve_these_models(models);
-        if broken {
+        let egress = handle.open_way();
+        if !broken.is_empty() {
             // Of one that was pulled: what it had under way was so elsewhere.
             let handle = handle.clone();
-            tokio::spawn(async move { handle.open_way_again().await });
-        } else {
-            handle.open_way(policy.as_deref());
+            tokio::spawn(async move { handle.settle_effects(&egress, broken).await });
         }
         self.write().insert(name, handle.clone());
         handle

@@ -1,9 +1,8 @@
 //! The model gateway of a sandbox: its journal, its socket, and the endpoint with the key that stays on the host.
 
 use std::collections::HashSet;
-use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::error;
 use crate::sandbox::{Handle, Request};
-use crate::shared::Shared;
+use crate::shared::{Shared, sync_dir, write_private};
 
 /// Events read at a time for a client that comes back.
 const PAGE: usize = 256;
@@ -275,23 +274,5 @@ fn save(path: &Path, endpoint: &Endpoint) -> std::io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(dir)?;
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))?;
-    let temporary = path.with_extension("new");
-    match std::fs::remove_file(&temporary) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&temporary)?;
-    file.write_all(&json)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
-    sync_dir(path)
-}
-
-/// Makes the name of a file durable.
-fn sync_dir(path: &Path) -> std::io::Result<()> {
-    std::fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+    write_private(path, &json)
 }

@@ -98,6 +98,7 @@ impl Engine {
         for (id, name, lease, state) in folded {
             let going_on = state.active_session().map(|(session, _)| session.clone());
             let is_bound = state.bound;
+            let broken = state.effects.keys().cloned().collect();
             let failed = unmade.iter().find(|(unmade, _)| unmade.fork == id);
             let made = failed.map(|(_, problem)| watch::channel(Some(Err(problem.clone()))).1);
             let cuts = state.cuts.iter();
@@ -116,14 +117,15 @@ impl Engine {
             if is_bound {
                 bound.push(handle.clone());
             }
-            recovering.push((handle.clone(), recovered, going_on));
+            recovering.push((handle.clone(), recovered, going_on, broken));
             sandboxes.insert(name, handle);
         }
-        for (handle, recovered, going_on) in recovering {
+        for (handle, recovered, going_on, broken) in recovering {
             // A task that ended has told why in the log.
             let _ended = recovered.await;
             handle.serve_models().await;
-            handle.open_way_again().await;
+            let egress = handle.open_way();
+            handle.settle_effects(&egress, broken).await;
             if let Some(session) = going_on {
                 session::spawn(handle, session);
             }

@@ -22,6 +22,8 @@ pub const MAX_STDIN_CHUNK: usize = 256 << 10;
 
 /// The most sockets that one sandbox has for what leaves it; all of them fit into one message of the kernel's.
 pub const MAX_DOORS: usize = 128;
+/// The most that a policy can name: besides the usual ones, DNS over UDP and the proxy.
+pub const MORE_DOORS: usize = MAX_DOORS - crate::paths::DOOR_PORTS.len() - 2;
 
 /// A socket of a sandbox at which what leaves it ends. Its descriptor travels beside, in the same order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -16,6 +16,8 @@ pub const MODEL_PORT: u16 = 8377;
 pub const PROXY_PORT: u16 = 8378;
 /// Ports at which connections to any address end at the egress gateway; a policy may name more.
 pub const DOOR_PORTS: [u16; 3] = [53, 80, 443];
+/// Ports at which there can be no door: programs inside have something else there, or nothing can be.
+pub const NO_DOOR: [u16; 3] = [0, MODEL_PORT, PROXY_PORT];
 /// The certificate of the sandbox's own authority, inside: PEM, the one certificate.
 pub const CA_CERT: &str = "/run/durable/ca.pem";
 /// The bundle that programs inside are told to trust: the image's roots and the sandbox's own authority, PEM.

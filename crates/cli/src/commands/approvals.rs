@@ -6,7 +6,7 @@ use hyper::Method;
 use protocol::egress::{ApprovalView, DecideApproval};
 use protocol::{ApprovalId, SandboxName};
 
-use super::{Outcome, World, ago, parse, print_json, print_line};
+use super::{Outcome, World, ago, parse, print_json_lines, print_line};
 
 /// List the requests of a sandbox that wait for a person's word.
 ///
@@ -52,10 +52,7 @@ pub(crate) async fn list(args: Args, world: &World) -> Outcome {
     let path = format!("/v1/sandboxes/{name}/approvals");
     let views: Vec<ApprovalView> = world.client.get(&path).await?;
     if world.json {
-        return views
-            .iter()
-            .try_for_each(print_json)
-            .map(|()| ExitCode::SUCCESS);
+        return print_json_lines(&views);
     }
     for view in views {
         let state = match (view.allowed, view.held) {

@@ -6,7 +6,7 @@ use hyper::Method;
 use protocol::api::{CheckpointView, TakeCheckpoint};
 use protocol::{ApiError, ErrorCode, SandboxName};
 
-use super::{Outcome, World, parse, print_json, print_line};
+use super::{Outcome, World, parse, print_json, print_json_lines, print_line};
 
 /// Take a checkpoint of a sandbox's files as they are now; its processes go on.
 ///
@@ -117,10 +117,7 @@ async fn list(name: &str, world: &World) -> Outcome {
     let path = format!("/v1/sandboxes/{name}/checkpoints");
     let views: Vec<CheckpointView> = world.client.get(&path).await?;
     if world.json {
-        return views
-            .iter()
-            .try_for_each(print_json)
-            .map(|()| ExitCode::SUCCESS);
+        return print_json_lines(&views);
     }
     print_line("ID            SEQ      WHEN              COST  HOLDS  LASTS  LABEL");
     for view in views {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use protocol::egress::{EffectState, EffectView};
 use protocol::{EffectKind, Outgoing, Passed, SandboxName};
 
-use super::{Outcome, World, ago, bytes, parse, percent, print_json, print_line};
+use super::{Outcome, World, ago, bytes, parse, percent, print_json_lines, print_line};
 
 /// List the requests that left a sandbox: what each was, which operation made it, and how it ended.
 ///
@@ -27,10 +27,7 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
     let path = format!("/v1/sandboxes/{name}/effects{of}");
     let effects: Vec<EffectView> = world.client.get(&path).await?;
     if world.json {
-        return effects
-            .iter()
-            .try_for_each(print_json)
-            .map(|()| ExitCode::SUCCESS);
+        return print_json_lines(&effects);
     }
     for effect in effects {
         let op = effect.request.op.as_ref();

@@ -313,6 +313,12 @@ fn print_json<T: Serialize>(answer: &T) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Prints each of a list, a line each.
+fn print_json_lines<T: Serialize>(answers: &[T]) -> Outcome {
+    answers.iter().try_for_each(print_json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Writes text so that it can stand in an address.
 fn percent(text: &str) -> String {
     percent_bytes(text.as_bytes())

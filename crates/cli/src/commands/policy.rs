@@ -8,7 +8,7 @@ use policy::{Explanation, Policy};
 use protocol::egress::{CheckRequest, DenialView, PolicyText, PolicyView};
 use protocol::{ApiError, ErrorCode, SandboxName};
 
-use super::{Outcome, World, ago, parse, print, print_json, print_line};
+use super::{Outcome, World, ago, parse, print, print_json, print_json_lines, print_line};
 
 /// Say what may leave a sandbox. Without a policy nothing may.
 ///
@@ -159,10 +159,7 @@ async fn log(name: &str, world: &World) -> Outcome {
     let path = format!("/v1/sandboxes/{name}/denials");
     let denials: Vec<DenialView> = world.client.get(&path).await?;
     if world.json {
-        return denials
-            .iter()
-            .try_for_each(print_json)
-            .map(|()| ExitCode::SUCCESS);
+        return print_json_lines(&denials);
     }
     for denial in denials {
         let times = match denial.times {

@@ -8,7 +8,7 @@ use hyper::Method;
 use protocol::egress::SecretView;
 use protocol::{ApiError, ErrorCode};
 
-use super::{Outcome, World, ago, percent, print_json, print_line};
+use super::{Outcome, World, ago, percent, print_json, print_json_lines, print_line};
 
 /// The longest secret.
 const LONGEST: u64 = 64 << 10;
@@ -122,10 +122,7 @@ fn value(name: &str) -> Result<Vec<u8>, ApiError> {
 async fn list(world: &World) -> Outcome {
     let views: Vec<SecretView> = world.client.get("/v1/secrets").await?;
     if world.json {
-        return views
-            .iter()
-            .try_for_each(print_json)
-            .map(|()| ExitCode::SUCCESS);
+        return print_json_lines(&views);
     }
     for view in views {
         let when = ago(view.changed_at_ms);

@@ -175,7 +175,8 @@ pub(crate) fn spawn(
     let (done, finished) = mpsc::unbounded_channel();
     let sender = watch::Sender::new(sender_of(&state));
     let (recovered, recovery) = oneshot::channel();
-    let way = Arc::new(Way::new(shared.state_dir(id), epoch));
+    let policy = state.spec.policy.as_deref();
+    let way = Arc::new(Way::new(shared.state_dir(id), epoch, policy));
     let handle = Handle {
         id,
         name: name.clone(),
@@ -524,7 +525,7 @@ impl Sandbox {
                 let cuts = self.cuts_with_ops();
                 answer(turn, reply, Ok(cuts));
             }
-            Request::Approval { question, reply } => self.ask_approval(question, reply, turn),
+            Request::Approval { ask, reply } => self.ask_approval(ask, reply, turn),
             Request::Approvals { reply } => {
                 let views = self.approval_views();
                 answer(turn, reply, Ok(views));
@@ -534,10 +535,6 @@ impl Sandbox {
                 allow,
                 reply,
             } => self.decide_approval(approval, allow, reply, turn),
-            Request::OpenEffects { reply } => {
-                let open = self.state.effects.keys().cloned().collect();
-                answer(turn, reply, Ok(open));
-            }
             Request::OpenShimOps { reply } => {
                 let open = self.state.open.iter().filter(|id| {
                     self.state

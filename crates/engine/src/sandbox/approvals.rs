@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use egress::Ask;
 use protocol::egress::ApprovalView;
 use protocol::{ApiError, ApprovalId, ErrorCode, Event, Outgoing};
 use tokio::sync::oneshot;
@@ -12,13 +13,6 @@ use super::actor::{Sandbox, Turn, answer};
 
 /// Requests of one sandbox that wait at a time. One more is refused: nobody reads so many.
 const MOST: usize = 256;
-
-/// What is asked.
-pub(crate) struct Question {
-    pub(crate) request: Outgoing,
-    pub(crate) rule: String,
-    pub(crate) digest: String,
-}
 
 /// Clients whose request is held open.
 #[derive(Default)]
@@ -47,7 +41,7 @@ impl Sandbox {
     /// Gives the word that was given already, or asks for it; what is returned hears it.
     pub(super) fn ask_approval(
         &mut self,
-        question: Question,
+        ask: Ask,
         reply: Reply<oneshot::Receiver<bool>>,
         turn: &mut Turn,
     ) {
@@ -56,7 +50,7 @@ impl Sandbox {
         }
         let (word, heard) = oneshot::channel();
         let mut approvals = self.state.approvals.iter();
-        let known = approvals.find(|(_, asked)| asked.digest == question.digest);
+        let known = approvals.find(|(_, asked)| asked.digest == ask.digest);
         match known.map(|(id, asked)| (id.clone(), asked.allowed)) {
             Some((approval, Some(allowed))) => {
                 self.push(turn, Event::ApprovalUsed { approval });
@@ -78,11 +72,12 @@ impl Sandbox {
             None => {
                 let approval = fresh();
                 self.parked.hold(approval.clone(), word);
-                let Question {
+                let Ask {
                     request,
                     rule,
                     digest,
-                } = question;
+                    ..
+                } = ask;
                 self.push(
                     turn,
                     Event::ApprovalAsked {

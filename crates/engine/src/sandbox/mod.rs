@@ -28,7 +28,6 @@ use protocol::{
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub(crate) use actor::{Files, spawn, view_of};
-pub(crate) use approvals::Question;
 pub use checkpoints::{Held, Place};
 pub use drops::Force;
 pub(crate) use ops::PATH;
@@ -209,7 +208,7 @@ pub(crate) enum Request {
         reply: Reply<Vec<(crate::state::Cut, crate::trees::Ops)>>,
     },
     Approval {
-        question: Question,
+        ask: egress::Ask,
         reply: Reply<oneshot::Receiver<bool>>,
     },
     Approvals {
@@ -219,9 +218,6 @@ pub(crate) enum Request {
         approval: protocol::ApprovalId,
         allow: bool,
         reply: Reply<(protocol::Outgoing, String)>,
-    },
-    OpenEffects {
-        reply: Reply<Vec<protocol::EffectId>>,
     },
 }
 
@@ -263,7 +259,6 @@ impl Request {
             Self::Approval { reply, .. } => no(reply, problem),
             Self::Approvals { reply, .. } => no(reply, problem),
             Self::Decide { reply, .. } => no(reply, problem),
-            Self::OpenEffects { reply, .. } => no(reply, problem),
             Self::Release { .. } => {}
         }
     }

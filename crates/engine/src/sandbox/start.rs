@@ -16,7 +16,7 @@ use super::loss::{agrees, hash_at, lost_tail};
 use crate::link::{self, Link};
 use crate::shared::Shared;
 use crate::trees::blocking;
-use crate::{branch, error, images, way};
+use crate::{branch, error, images};
 
 /// How long a supervisor that can be found may refuse to be reached.
 const REACH: Duration = Duration::from_secs(30);
@@ -93,7 +93,7 @@ impl Sandbox {
             work: layout.work,
             state: self.dir.clone(),
             limits: self.state.spec.limits.clone(),
-            doors: Some(way::ports(self.state.spec.policy.as_deref())),
+            doors: Some(self.way.ports()),
             ca: Some(self.shared.authority.cert_pem().to_owned()),
         };
         self.spawn_connect(Some(spec));

@@ -15,20 +15,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use egress::{Doors, Egress, Parts};
 use policy::Policy;
 use protocol::control::{Door, DoorKind};
-use protocol::{Epoch, Event};
+use protocol::{EffectId, Epoch};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use self::people::People;
 pub(crate) use self::placeholders::copy_placeholders;
-pub(crate) use self::rules::{parse, ports};
+pub(crate) use self::rules::parse;
 use self::seams::{Released, Supervisor};
 use crate::models::Writer;
-use crate::sandbox::{Handle, Request};
+use crate::sandbox::Handle;
 use crate::{error, link};
-
-/// What became of a request whose daemon was killed.
-const LOST: &str = "the daemon was lost while it was under way";
 
 /// The gateway of one sandbox, from the start of its task to its end. A boot's doors are given to it when they are there.
 pub(crate) struct Way {
@@ -39,18 +36,27 @@ pub(crate) struct Way {
     serving: Mutex<Option<AbortHandle>>,
     /// Placeholders by the names of their secrets, once they were read or made.
     shown: Mutex<Option<BTreeMap<String, String>>>,
+    /// Held while placeholders are made: two for one secret would make the first one nobody's.
+    making: tokio::sync::Mutex<()>,
 }
 
 impl Way {
-    pub(crate) fn new(dir: PathBuf, epoch: Epoch) -> Self {
+    /// Makes one with the policy that the journal holds; closed as yet.
+    pub(crate) fn new(dir: PathBuf, epoch: Epoch, policy: Option<&str>) -> Self {
         Self {
             dir,
             epoch,
             egress: watch::Sender::new(None),
-            policy: Mutex::new(Arc::new(Policy::empty())),
+            policy: Mutex::new(Arc::new(rules::journaled(policy))),
             serving: Mutex::default(),
             shown: Mutex::default(),
+            making: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// Returns the ports at which the policy wants doors, besides those that every sandbox has.
+    pub(crate) fn ports(&self) -> Vec<u16> {
+        self.policy().ports().into_iter().collect()
     }
 
     /// Takes the doors of the boot that was just reached, and serves them until the next one is, or the way is closed.
@@ -118,37 +124,11 @@ fn sorted(open: Vec<(Door, OwnedFd)>) -> Doors {
 }
 
 impl Handle {
-    /// Opens the way out of a sandbox that a daemon before this one served: what that one had under way was broken off.
-    pub(crate) async fn open_way_again(&self) {
-        let open = self.ask(|reply| Request::OpenEffects { reply }).await;
-        let policy = self.ask(|reply| Request::Spec { reply }).await;
-        let (Ok(open), Ok(spec)) = (open, policy) else {
-            return;
-        };
-        let broken = open.into_iter().map(|effect| Event::EffectSettled {
-            effect,
-            status: None,
-            sent: None,
-            received: None,
-            millis: None,
-            error: Some(LOST.to_owned()),
-        });
-        let broken: Vec<Event> = broken.collect();
-        if !broken.is_empty()
-            && let Err(problem) = self.record(broken).await
-        {
-            tracing::warn!(sandbox = %self.name, error = %problem.message, "effects stay open");
-        }
-        self.open_way(spec.policy.as_deref());
-    }
-
-    /// Opens the way out.
-    pub(crate) fn open_way(&self, policy: Option<&str>) {
-        let policy = Arc::new(rules::journaled(policy));
-        self.way.set_policy(&policy);
+    /// Opens the way out. What a gateway before this one had under way is to be [settled](Egress::settle_broken).
+    pub(crate) fn open_way(&self) -> Arc<Egress> {
         let egress = Egress::open(Parts {
             authority: Arc::clone(&self.shared.authority),
-            policy,
+            policy: self.way.policy(),
             ledger: Arc::new(Writer::new(self)),
             owners: Arc::new(Supervisor {
                 dir: self.way.dir.clone(),
@@ -163,6 +143,14 @@ impl Handle {
             }),
             resolver: Arc::new(egress::SystemResolver),
         });
-        self.way.egress.send_replace(Some(egress));
+        self.way.egress.send_replace(Some(Arc::clone(&egress)));
+        egress
+    }
+
+    /// Journals that effects were broken off whose gateway was lost.
+    pub(crate) async fn settle_effects(&self, egress: &Egress, effects: Vec<EffectId>) {
+        if let Err(why) = egress.settle_broken(effects).await {
+            tracing::warn!(sandbox = %self.name, why, "effects stay open");
+        }
     }
 }

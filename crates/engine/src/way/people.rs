@@ -6,7 +6,7 @@ use protocol::egress::{ApprovalView, DecideApproval};
 use protocol::{ApiError, ApprovalId, ErrorCode, Outgoing};
 
 use crate::error;
-use crate::sandbox::{Handle, Question, Request};
+use crate::sandbox::{Handle, Request};
 
 /// Asks people.
 pub(super) struct People {
@@ -16,14 +16,8 @@ pub(super) struct People {
 impl Approver for People {
     fn ask(&self, ask: Ask) -> BoxFuture<'_, Approval> {
         Box::pin(async move {
-            let question = Question {
-                request: ask.request,
-                rule: ask.rule,
-                digest: ask.digest,
-            };
-            let asked = self
-                .handle
-                .ask(|reply| Request::Approval { question, reply });
+            let patience = ask.timeout;
+            let asked = self.handle.ask(|reply| Request::Approval { ask, reply });
             let word = match asked.await {
                 Ok(word) => word,
                 Err(problem) => {
@@ -32,7 +26,7 @@ impl Approver for People {
                     };
                 }
             };
-            match tokio::time::timeout(ask.timeout, word).await {
+            match tokio::time::timeout(patience, word).await {
                 Ok(Ok(true)) => Approval::Allowed,
                 Ok(Ok(false)) => Approval::Refused {
                     why: "a person refused it".to_owned(),

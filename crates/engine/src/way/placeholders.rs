@@ -1,9 +1,6 @@
 //! Placeholders: what programs inside find in place of secrets.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
 use std::sync::PoisonError;
 
 use egress::Placeholder;
@@ -13,7 +10,7 @@ use protocol::{ApiError, SandboxId};
 use super::Way;
 use crate::error;
 use crate::sandbox::Handle;
-use crate::shared::Shared;
+use crate::shared::{Shared, write_private};
 
 /// Placeholders of a sandbox, in its state directory.
 const PLACEHOLDERS: &str = "placeholders.json";
@@ -61,6 +58,7 @@ impl Handle {
         if wanted.is_empty() {
             return;
         }
+        let _one_at_a_time = self.way.making.lock().await;
         let file = self.way.dir.join(PLACEHOLDERS);
         let known = {
             let shown = self.way.shown.lock();
@@ -91,8 +89,9 @@ impl Handle {
                 }
             }
         }
+        let kept = || write_private(&file, serde_json::to_string(&texts)?.as_bytes());
         if texts.len() > before
-            && let Err(why) = keep_placeholders(&file, &texts)
+            && let Err(why) = kept()
         {
             tracing::warn!(sandbox = %self.name, %why, "the placeholders will be others after a restart of the daemon");
         }
@@ -118,22 +117,8 @@ pub(crate) fn copy_placeholders(
     }
     let unusable = |e: std::io::Error| error::internal("the placeholders cannot be copied", &e);
     match std::fs::read(&theirs) {
-        Ok(texts) => keep(&own, &texts).map_err(unusable),
+        Ok(texts) => write_private(&own, &texts).map_err(unusable),
         Err(none) if none.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(other) => Err(unusable(other)),
     }
-}
-
-fn keep_placeholders(file: &Path, texts: &BTreeMap<String, String>) -> std::io::Result<()> {
-    keep(file, serde_json::to_string(texts)?.as_bytes())
-}
-
-fn keep(file: &Path, texts: &[u8]) -> std::io::Result<()> {
-    let fresh = file.with_extension("new");
-    let mut options = std::fs::File::options();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let mut to = options.open(&fresh)?;
-    to.write_all(texts)?;
-    to.sync_all()?;
-    std::fs::rename(fresh, file)
 }

@@ -4,18 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use policy::{Explanation, Policy, Shown};
-use protocol::control::MAX_DOORS;
+use protocol::control::MORE_DOORS;
 use protocol::egress::{CheckRequest, PolicyView};
-use protocol::paths::{DOOR_PORTS, MODEL_PORT, PROXY_PORT};
+use protocol::paths::NO_DOOR;
 use protocol::{ApiError, ErrorCode, Event};
 
 use crate::sandbox::{Handle, Request};
 use crate::{error, link};
-
-/// Ports at which there can be no door: programs inside have something else there, or nothing can be.
-const OURS: [u16; 3] = [0, MODEL_PORT, PROXY_PORT];
-/// The most ports that can have doors besides the usual ones.
-const MOST_PORTS: usize = MAX_DOORS - DOOR_PORTS.len() - 2;
 
 /// Reads a policy that somebody gives.
 pub(crate) fn parse(text: &str) -> Result<Policy, ApiError> {
@@ -25,14 +20,14 @@ pub(crate) fn parse(text: &str) -> Result<Policy, ApiError> {
     };
     let policy = Policy::parse(text).map_err(|wrong| unusable(&wrong))?;
     let ports = policy.ports();
-    if let Some(port) = ports.iter().find(|port| OURS.contains(port)) {
+    if let Some(port) = ports.iter().find(|port| NO_DOOR.contains(port)) {
         return Err(unusable(&format!(
             "port {port} is one of the sandbox's own"
         )));
     }
-    if ports.len() > MOST_PORTS {
+    if ports.len() > MORE_DOORS {
         let many = format!(
-            "its rules name {} ports, and a sandbox has doors at {MOST_PORTS} besides the usual ones",
+            "its rules name {} ports, and a sandbox has doors at {MORE_DOORS} besides the usual ones",
             ports.len()
         );
         return Err(unusable(&many));
@@ -49,11 +44,6 @@ pub(crate) fn parse(text: &str) -> Result<Policy, ApiError> {
         }
     }
     Ok(policy)
-}
-
-/// Returns the ports at which a policy wants doors, besides those that every sandbox has.
-pub(crate) fn ports(policy: Option<&str>) -> Vec<u16> {
-    journaled(policy).ports().into_iter().collect()
 }
 
 /// Reads the policy that a journal holds. One that a later version wrote and this one cannot read allows nothing.

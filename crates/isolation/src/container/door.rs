@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use protocol::control::{Door, DoorKind, MAX_DOORS};
+use protocol::control::{Door, DoorKind, MAX_DOORS, MORE_DOORS};
 use protocol::paths;
 use rustix::io::Errno;
 use rustix::net::{
@@ -132,11 +132,10 @@ pub(super) fn check(ports: &[u16]) -> Result<(), Error> {
         what,
         remedy: "name other ports in the sandbox's policy".to_owned(),
     };
-    let ours = [0, paths::MODEL_PORT, paths::PROXY_PORT];
-    if let Some(port) = ports.iter().find(|port| ours.contains(port)) {
+    if let Some(port) = ports.iter().find(|port| paths::NO_DOOR.contains(port)) {
         return Err(refused(format!("there can be no door at port {port}")));
     }
-    if ports.len() + paths::DOOR_PORTS.len() + 2 > MAX_DOORS {
+    if ports.len() > MORE_DOORS {
         return Err(refused(format!(
             "{} ports are more than a sandbox can have doors ({MAX_DOORS})",
             ports.len()
@@ -293,7 +292,7 @@ mod tests {
     #[test]
     fn ports_that_are_ours_and_too_many_are_refused() {
         assert!(check(&[22, 80, 5432]).is_ok());
-        for port in [0, paths::MODEL_PORT, paths::PROXY_PORT] {
+        for port in paths::NO_DOOR {
             assert!(check(&[22, port]).is_err(), "{port}");
         }
         let many: Vec<u16> = (1000..).take(MAX_DOORS - 4).collect();
