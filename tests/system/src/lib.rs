@@ -9,6 +9,7 @@
 pub mod api;
 pub mod effects;
 pub mod harnesses;
+pub mod internet;
 pub mod journal;
 pub mod litter;
 pub mod model;

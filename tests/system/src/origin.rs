@@ -1,7 +1,7 @@
 //! A server of the internet as a test sees it: HTTPS or HTTP on loopback, which keeps everything that it was sent.
 
 use std::io::{self, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -37,9 +37,13 @@ struct Log {
     more: Condvar,
 }
 
-/// Answers `/reflect` with the request's own head, and everything else with `ok` and its path; `/coded` as if it were gzip.
+/// Where it listens unless the test says so: a free port of the loopback.
+const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Answers `/reflect` with the request's own head, and everything else with `ok` and its path; `/coded` as if it were gzip,
+/// `/elsewhere` with a redirection to `evil.test`, `/h3` with the offer to go on over HTTP/3.
 pub struct Origin {
-    /// Where it listens on 127.0.0.1.
+    /// The port that it listens on.
     pub port: u16,
     /// Its certificate, PEM; empty without TLS.
     pub root: String,
@@ -52,6 +56,14 @@ impl Origin {
     /// # Errors
     /// No port, or no certificate.
     pub fn https(names: &[&str]) -> Res<Self> {
+        Self::https_at(ANYWHERE, names)
+    }
+
+    /// Starts one at an address of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// As [`Self::https`].
+    pub fn https_at(address: SocketAddr, names: &[&str]) -> Res<Self> {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let CertifiedKey { cert, signing_key } =
             generate_simple_self_signed(names).map_err(|e| trouble(e.to_string()))?;
@@ -63,7 +75,7 @@ impl Origin {
             .with_no_client_auth()
             .with_single_cert(vec![cert.der().clone()], key)
             .map_err(|e| trouble(e.to_string()))?;
-        Self::start(cert.pem(), Some(Arc::new(config)))
+        Self::start(address, cert.pem(), Some(Arc::new(config)))
     }
 
     /// Starts one without TLS.
@@ -71,11 +83,19 @@ impl Origin {
     /// # Errors
     /// No port.
     pub fn http() -> Res<Self> {
-        Self::start(String::new(), None)
+        Self::http_at(ANYWHERE)
     }
 
-    fn start(root: String, tls: Option<Arc<ServerConfig>>) -> Res<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    /// Starts one without TLS at an address of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// The address cannot be had.
+    pub fn http_at(address: SocketAddr) -> Res<Self> {
+        Self::start(address, String::new(), None)
+    }
+
+    fn start(address: SocketAddr, root: String, tls: Option<Arc<ServerConfig>>) -> Res<Self> {
+        let listener = TcpListener::bind(address)?;
         let port = listener.local_addr()?.port();
         let log = Arc::new(Log::default());
         let keeps = Arc::clone(&log);
@@ -137,10 +157,11 @@ fn answer<S: Read + Write>(stream: S, log: &Log) -> io::Result<()> {
         } else {
             format!("ok {path}\n")
         };
-        let coding = if path.starts_with("/coded") {
-            "content-encoding: gzip\r\n"
-        } else {
-            ""
+        let (status, header) = match path.as_str() {
+            "/coded" => ("200 OK", "content-encoding: gzip\r\n"),
+            "/elsewhere" => ("302 Found", "location: https://evil.test/stolen\r\n"),
+            "/h3" => ("200 OK", "alt-svc: h3=\":443\"\r\n"),
+            _ => ("200 OK", ""),
         };
         log.seen
             .lock()
@@ -150,7 +171,7 @@ fn answer<S: Read + Write>(stream: S, log: &Log) -> io::Result<()> {
         let to = stream.get_mut();
         write!(
             to,
-            "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n{coding}content-length: {}\r\n\r\n{body}",
+            "HTTP/1.1 {status}\r\ncontent-type: text/plain\r\n{header}content-length: {}\r\n\r\n{body}",
             body.len()
         )?;
         to.flush()?;

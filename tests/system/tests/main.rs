@@ -5,6 +5,7 @@
 use std::io::Write as _;
 
 mod bad;
+mod boundary;
 mod branches;
 mod edges;
 mod egress;
