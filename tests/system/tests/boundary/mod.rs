@@ -5,4 +5,5 @@ mod attacks;
 mod channels;
 mod credentials;
 mod destinations;
+mod doctor;
 mod world;
