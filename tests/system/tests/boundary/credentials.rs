@@ -431,7 +431,8 @@ s.close()
     )?;
     fake.denied("b18", "upstream")?;
     fake.denied("b18", "secret")?;
-    let log = std::fs::read_to_string(fake.world.data().join("daemon.log")).unwrap_or_default();
+    let log = std::fs::read_to_string(fake.world.data().join("daemon.log"))?;
+    assert!(log.contains("DEBUG"), "the log is not the daemon's");
     let journal = fake.world.must(&["log", "a", "--json"])?.out();
     let denials = fake.world.must(&["policy", "log", "a", "--json"])?.out();
     for text in [log, journal, denials] {

@@ -6,4 +6,5 @@ mod channels;
 mod credentials;
 mod destinations;
 mod doctor;
+mod scan;
 mod world;

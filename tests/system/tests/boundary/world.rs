@@ -17,7 +17,8 @@ use crate::support::until;
 /// Values that no sandbox may ever hold.
 pub(crate) const TOKEN: &str = "sk-real-0c8e4f1b7a2d9e6f";
 pub(crate) const SECOND: &str = "ghp_4Kq8vZt2Lm6Wx0Rb3Yc7";
-pub(crate) const AWS: &str = "AKIA5REALREALREAL07X:kQ8vZt2Lm6Wx0Rb3Yc7Pd1Hf5Jg9Ns4Ua6Ev2Ti";
+pub(crate) const AWS: &str =
+    "AKIA5REALREALREAL07X:kQ8vZt2Lm6Wx0Rb3Yc7Pd1Hf5Jg9Ns4Ua6Ev2Ti:FwoGZXIvYXdzEHsaDRealSession83hf";
 
 /// What the daemon has in its environment, and nobody else.
 pub(crate) const HOST_ONLY: &str = "only-of-the-host-7f3a9c51";
@@ -28,7 +29,7 @@ const UNKNOWN: Ipv4Addr = Ipv4Addr::new(11, 0, 0, 2);
 /// Somebody who has an address of our own choosing in the names.
 const EVIL: Ipv4Addr = Ipv4Addr::new(11, 0, 0, 66);
 
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 18] = [
     "cdn.test",
     "api.test",
     "shown.test",
@@ -46,6 +47,7 @@ const NAMES: [&str; 17] = [
     "mixed.test",
     "plain.test",
     "data-c16.wild.test",
+    "query.test",
 ];
 
 /// What the sandboxes may do: one rule for each way of allowing something.
@@ -129,6 +131,13 @@ action = "allow"
 hosts = ["two.test"]
 paths = ["/two/**"]
 inject = [{ secret = "bare", bearer = true }]
+ROOTS
+
+[[rule]]
+name = "query"
+action = "allow"
+hosts = ["query.test"]
+inject = [{ secret = "token", query = "key" }]
 ROOTS
 
 [[rule]]
@@ -277,7 +286,20 @@ impl Fake {
 
     /// Starts a daemon in the fake internet.
     pub(crate) fn serve(&mut self) -> Res<()> {
-        let command = self.net.command(&self.world.command(["serve"]));
+        let serve = self.world.command(["serve"]);
+        let mut logging = std::process::Command::new("sh");
+        logging
+            .args(["-c", "exec \"$@\" 2>>\"$0\""])
+            .arg(self.world.data().join("daemon.log"))
+            .arg(serve.get_program())
+            .args(serve.get_args())
+            .envs(
+                serve
+                    .get_envs()
+                    .filter_map(|(name, value)| Some((name, value?))),
+            )
+            .env("DURABLE_LOG", "debug");
+        let command = self.net.command(&logging);
         self.daemon = Some(Client::start(command)?);
         until("the daemon serves", || {
             system_tests::api::Api::unix(&self.world.data().join("api.sock")).is_ok()
@@ -366,7 +388,7 @@ impl Fake {
                 done.err()
             )));
         }
-        for value in [TOKEN, SECOND, &AWS[21..]] {
+        for value in [TOKEN, SECOND].into_iter().chain(AWS.split(':')) {
             assert!(
                 !done.out().contains(value),
                 "{op}: the sandbox was told a secret"
