@@ -18,6 +18,10 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
         make: Run(|_| socket(2, 3, 1)),
     },
     Attempt {
+        name: "send a ping (ICMP)",
+        make: Run(|_| ping()),
+    },
+    Attempt {
         name: "make a packet socket",
         make: Run(|_| socket(17, 3, 0x300)),
     },
@@ -86,6 +90,16 @@ fn socket(family: u16, kind: u32, protocol: u32) -> Result {
             Result::held("this kernel has none")
         }
         made => Result::of(made, "it was made"),
+    }
+}
+
+/// A ping without rights is a datagram, if the kernel lets anybody send one. Without a card it gets no further than here.
+fn ping() -> Result {
+    const ICMP: NonZeroU32 = NonZeroU32::MIN;
+    let protocol = Some(Protocol::from_raw(ICMP));
+    match rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, protocol) {
+        Ok(_) => cards(),
+        Err(error) => Result::held(error.to_string()),
     }
 }
 

@@ -148,7 +148,7 @@ fn descriptors() -> Result {
         };
         let to = std::fs::read_link(entry.path()).unwrap_or_else(|_| PathBuf::from("gone"));
         // The directory that is read here is among them.
-        let own = to.starts_with("/proc") || to == PathBuf::from("gone");
+        let own = to.starts_with("/proc") || to.as_os_str() == "gone";
         if number > 2 && !own {
             found.push(format!("{number} is {}", to.display()));
         }

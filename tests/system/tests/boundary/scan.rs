@@ -324,6 +324,7 @@ fn a_secret_that_was_used_in_every_way_is_nowhere() -> Res<()> {
 /// The servers have the secrets: each way was gone.
 fn used_on_the_wire(fake: &Fake) {
     let (id, _) = AWS.split_once(':').unwrap_or_default();
+    let (_, session) = AWS.rsplit_once(':').unwrap_or_default();
     let basic = |user: &str| base64(format!("{user}:{TOKEN}").as_bytes());
     for (path, value) in [
         ("/reflect/header", format!("Bearer {TOKEN}")),
@@ -339,6 +340,7 @@ fn used_on_the_wire(fake: &Fake) {
         ),
         ("/reflect/other", SECOND.to_owned()),
         ("/reflect/aws", id.to_owned()),
+        ("/reflect/aws", session.to_owned()),
     ] {
         let seen = fake.got(path);
         assert_eq!(seen.len(), 1, "{path}: {seen:?}");
