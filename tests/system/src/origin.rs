@@ -35,13 +35,15 @@ impl Seen {
 struct Log {
     seen: Mutex<Vec<Seen>>,
     more: Condvar,
+    /// Paths with a status line's end and a body of their own.
+    said: Mutex<Vec<(String, String, String)>>,
 }
 
 /// Where it listens unless the test says so: a free port of the loopback.
 const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Answers `/reflect` with the request's own head, and everything else with `ok` and its path; `/coded` as if it were gzip,
-/// `/elsewhere` with a redirection to `evil.test`, `/h3` with the offer to go on over HTTP/3.
+/// Answers a path with `/reflect` in it with the request's own head, and everything else with `ok` and its path; `/coded` as if it
+/// were gzip, `/elsewhere` with a redirection to `evil.test`, `/h3` with the offer to go on over HTTP/3.
 pub struct Origin {
     /// The port that it listens on.
     pub port: u16,
@@ -109,6 +111,13 @@ impl Origin {
         Ok(Self { port, root, log })
     }
 
+    /// Answers a path with something else: `201 Created`, say, and a body of JSON.
+    pub fn says(&self, path: &str, status: &str, body: &str) {
+        let said = (path.to_owned(), status.to_owned(), body.to_owned());
+        let all = self.log.said.lock();
+        all.unwrap_or_else(PoisonError::into_inner).push(said);
+    }
+
     /// Returns what came so far.
     #[must_use]
     pub fn seen(&self) -> Vec<Seen> {
@@ -150,18 +159,26 @@ fn answer<S: Read + Write>(stream: S, log: &Log) -> io::Result<()> {
             return Ok(());
         };
         let path = seen.line.split(' ').nth(1).unwrap_or("/").to_owned();
-        let body = if path.starts_with("/reflect") {
+        let body = if path.contains("/reflect") {
             let head = seen.headers.iter();
             head.map(|(name, value)| format!("{name}: {value}\n"))
                 .collect()
         } else {
             format!("ok {path}\n")
         };
-        let (status, header) = match path.as_str() {
-            "/coded" => ("200 OK", "content-encoding: gzip\r\n"),
-            "/elsewhere" => ("302 Found", "location: https://evil.test/stolen\r\n"),
-            "/h3" => ("200 OK", "alt-svc: h3=\":443\"\r\n"),
-            _ => ("200 OK", ""),
+        let said = log.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = said.iter().find(|(at, ..)| *at == path).cloned();
+        drop(said);
+        let (status, kind, body) = match own {
+            Some((_, status, body)) => (status, "application/json", body),
+            None if path == "/elsewhere" => ("302 Found".to_owned(), "text/plain", body),
+            None => ("200 OK".to_owned(), "text/plain", body),
+        };
+        let header = match path.as_str() {
+            "/coded" => "content-encoding: gzip\r\n",
+            "/elsewhere" => "location: https://evil.test/stolen\r\n",
+            "/h3" => "alt-svc: h3=\":443\"\r\n",
+            _ => "",
         };
         log.seen
             .lock()
@@ -171,7 +188,7 @@ fn answer<S: Read + Write>(stream: S, log: &Log) -> io::Result<()> {
         let to = stream.get_mut();
         write!(
             to,
-            "HTTP/1.1 {status}\r\ncontent-type: text/plain\r\n{header}content-length: {}\r\n\r\n{body}",
+            "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\n{header}content-length: {}\r\n\r\n{body}",
             body.len()
         )?;
         to.flush()?;
