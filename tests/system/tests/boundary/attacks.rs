@@ -47,10 +47,10 @@ fn functions(dir: &Path, found: &mut BTreeSet<String>) -> Res<()> {
             for line in text.lines().map(str::trim) {
                 if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
                     is_test = true;
-                } else if let Some((_, rest)) = line.split_once("fn ") {
-                    if std::mem::take(&mut is_test) {
-                        found.insert(rest.split('(').next().unwrap_or_default().to_owned());
-                    }
+                } else if let Some((_, rest)) = line.split_once("fn ")
+                    && std::mem::take(&mut is_test)
+                {
+                    found.insert(rest.split('(').next().unwrap_or_default().to_owned());
                 }
             }
         }
