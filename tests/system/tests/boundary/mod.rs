@@ -6,5 +6,6 @@ mod channels;
 mod credentials;
 mod destinations;
 mod doctor;
+mod machine;
 mod scan;
 mod world;
