@@ -433,6 +433,15 @@ s.close()
     fake.denied("b18", "secret")?;
     let log = std::fs::read_to_string(fake.world.data().join("daemon.log"))?;
     assert!(log.contains("DEBUG"), "the log is not the daemon's");
+    // Nor does one that crashes leave its memory behind.
+    let daemon = fake.world.daemon().ok_or_else(|| trouble("no daemon"))?;
+    let limits = process::file(daemon, "limits");
+    let limits = String::from_utf8_lossy(&limits).into_owned();
+    let cores = limits
+        .lines()
+        .find(|line| line.starts_with("Max core file size"));
+    let cores: Vec<&str> = cores.unwrap_or_default().split_whitespace().collect();
+    assert!(cores.get(4) == Some(&"1"), "{limits}");
     let journal = fake.world.must(&["log", "a", "--json"])?.out();
     let denials = fake.world.must(&["policy", "log", "a", "--json"])?.out();
     for text in [log, journal, denials] {

@@ -90,21 +90,23 @@ impl Search {
 
     /// The secrets are in none of these files and directories, and the decoy is in one of them.
     fn files(&self, what: &str, places: &[PathBuf]) -> Res<()> {
-        let list = |patterns: &Path| -> Res<String> {
-            let found = Self::grep(patterns)
-                .args(["-r", "-l", "-D", "skip", "--"])
-                .args(places)
-                .output()?;
-            Ok(String::from_utf8_lossy(&found.stdout).into_owned())
-        };
-        assert_eq!(
-            list(&self.secrets)?,
-            "",
-            "{what}: a secret is written there"
-        );
-        assert_ne!(
-            list(&self.decoy)?,
-            "",
+        let options = ["-r", "-D", "skip"];
+        let mut secrets = Self::grep(&self.secrets);
+        let found = secrets
+            .args(options)
+            .args(["-l", "--"])
+            .args(places)
+            .output()?;
+        let found = String::from_utf8_lossy(&found.stdout).into_owned();
+        assert_eq!(found, "", "{what}: a secret is written there");
+        let mut decoy = Self::grep(&self.decoy);
+        let planted = decoy
+            .args(options)
+            .args(["-q", "--"])
+            .args(places)
+            .status()?;
+        assert!(
+            planted.success(),
             "{what}: the search does not find what was planted"
         );
         Ok(())
@@ -376,21 +378,35 @@ fn answers(world: &World, search: &Search) -> Res<()> {
     }
     assert!(planted, "no command prints what was planted");
     let mut api = world.api()?;
+    let mut planted = 0;
     for path in [
         "",
-        "/effects",
-        "/denials",
-        "/policy",
         "/approvals",
+        "/checkpoints",
+        "/denials",
+        "/effects",
+        "/journal",
         "/ops",
         "/ops/use",
-        "/ops/use/output/stdout?from=0",
-        "/events",
-        "/checkpoints",
+        "/ops/use/output/stdout",
+        "/ops/use/output/stderr",
+        "/policy",
+        "/sessions",
+        "/files?path=/workspace/kept",
+        "/files/tree?path=/workspace",
     ] {
         let answer = api.send("GET", &format!("/v1/sandboxes/a{path}"), b"")?;
-        search.bytes(&format!("GET {path}"), &answer.body)?;
+        assert_eq!(answer.status, 200, "GET {path}");
+        planted += u32::from(search.bytes(&format!("GET {path}"), &answer.body)?);
     }
+    // In the journal, the operation, its output, and the files.
+    assert!(
+        planted >= 5,
+        "the API answers with what was planted {planted} times"
+    );
+    let answer = api.send("GET", "/v1/secrets", b"")?;
+    assert_eq!(answer.status, 200);
+    search.bytes("GET /v1/secrets", &answer.body)?;
     Ok(())
 }
 

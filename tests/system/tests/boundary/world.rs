@@ -289,7 +289,7 @@ impl Fake {
         let serve = self.world.command(["serve"]);
         let mut logging = std::process::Command::new("sh");
         logging
-            .args(["-c", "exec \"$@\" 2>>\"$0\""])
+            .args(["-c", "ulimit -c unlimited; exec \"$@\" 2>>\"$0\""])
             .arg(self.world.data().join("daemon.log"))
             .arg(serve.get_program())
             .args(serve.get_args())
