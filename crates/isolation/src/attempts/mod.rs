@@ -237,3 +237,27 @@ fn apart(attempt: &Attempt, host: &OsString) -> Tried {
         found,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It is chosen by that, and one of them alone tells a result.
+    #[test]
+    fn each_attempt_has_a_name_of_its_own() {
+        let mut names: Vec<&str> = all().map(|attempt| attempt.name).collect();
+        assert_eq!(names.len(), count());
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count());
+    }
+
+    #[test]
+    fn what_the_host_is_like_is_told_and_read() {
+        let (host, _bait) = Host::look(Path::new("/nowhere")).unwrap();
+        assert!(host.port > 0 && host.namespaces.len() > 3, "{host:?}");
+        let text = serde_json::to_string(&host).unwrap();
+        assert_eq!(serde_json::from_str::<Host>(&text).unwrap(), host);
+        assert_eq!(main(&["no host".into()]), 2);
+    }
+}

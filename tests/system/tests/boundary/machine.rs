@@ -139,3 +139,76 @@ printf 'all test:\n\t{touch}\n' > Makefile; echo 'one' > f.txt; ln -s /proc/self
     );
     world.end_clean()
 }
+
+#[test]
+fn i15_two_sandboxes_see_nothing_of_each_other() -> Res<()> {
+    const THERE: &str = r#"
+import signal, socket
+tcp = socket.create_server(("0.0.0.0", 47391))
+unix = socket.socket(socket.AF_UNIX)
+unix.bind("\0durable-neighbour")
+unix.listen()
+for place in ["/dev/shm/neighbour", "/tmp/neighbour", "/workspace/neighbour", "/run/lock/neighbour"]:
+    try:
+        open(place, "w").close()
+    except OSError:
+        pass
+print("there", flush=True)
+signal.pause()
+"#;
+    const HERE: &str = r#"
+import os, socket
+def reach(family, address):
+    try:
+        socket.socket(family).connect(address)
+        return "reached"
+    except OSError as e:
+        return type(e).__name__
+print(reach(socket.AF_INET, ("127.0.0.1", 47391)), reach(socket.AF_UNIX, "\0durable-neighbour"))
+print([place for place in ["/dev/shm", "/tmp", "/workspace", "/run/lock"] if "neighbour" in os.listdir(place)])
+seen = []
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        seen.append(b"mark-of-" + b"there" in open(f"/proc/{pid}/cmdline", "rb").read())
+    except OSError:
+        pass
+print(len(seen) >= 2, any(seen))
+"#;
+    let world = World::new("neighbours")?;
+    for name in ["a", "b"] {
+        world.create(name, &[])?;
+    }
+    let python = |name: &str, op: &str, script: &str| {
+        world.start(&[
+            "exec",
+            name,
+            "--op",
+            op,
+            "--",
+            "/usr/bin/python3",
+            "-c",
+            script,
+            &format!("mark-of-{op}"),
+        ])
+    };
+    let neighbour = python("b", "there", THERE)?;
+    assert!(neighbour.wait_out(6, SOON), "{}", neighbour.words());
+    let told = python("a", "here", HERE)?.finish()?;
+    assert_eq!(
+        told.out(),
+        "ConnectionRefusedError ConnectionRefusedError\n[]\nTrue False\n",
+        "{}",
+        told.err()
+    );
+    // In its own sandbox all of it is found.
+    let told = python("b", "here", HERE)?.finish()?;
+    let told = told.out();
+    assert!(
+        told.starts_with("reached reached\n['/dev/shm', '/tmp', '/workspace'")
+            && told.ends_with("True True\n"),
+        "{told}"
+    );
+    world.must(&["op", "b", "there", "--cancel"])?;
+    drop(neighbour);
+    world.end_clean()
+}
