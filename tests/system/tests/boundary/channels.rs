@@ -236,6 +236,7 @@ tell(https, "cdn.test", "/c12")
     )?;
     // The answer is a handshake; and the gateway lives.
     assert_eq!(told, ["b'\\x16'", "200"]);
+    assert_eq!(fake.effects("c12")?.len(), 1);
     Ok(())
 }
 
@@ -255,6 +256,7 @@ tell(https, "cdn.test", "/c15", headers=[(f"X-{n}", "y") for n in range(300)])
         assert!(told.starts_with('4'), "{told}");
     }
     assert_eq!(fake.got("/c15"), []);
+    fake.denied("c15", "protocol")?;
     Ok(())
 }
 

@@ -361,6 +361,8 @@ print(said(answer), b"authorization: Bearer " in answer)
 "#,
     )?;
     assert_eq!(told, ["200 True"]);
+    let effects = fake.effects("b15")?;
+    assert_eq!(effects[0]["secrets"][0]["name"], "token", "{effects:?}");
     let seen = fake.got("/reflect/b15");
     assert_eq!(
         seen[0].header("authorization"),
@@ -546,5 +548,10 @@ for path in ["/one/b22", "/two/b22", "/one/../two/b22-dots", "/one/%2e%2e/two/b2
     assert_eq!(secret("/one/b22"), Some(format!("{BEARER}{TOKEN}")));
     assert_eq!(secret("/two/b22"), Some(format!("{BEARER}{SECOND}")));
     assert_eq!(fake.got("b22-dots"), []);
+    let effects = fake.effects("b22")?;
+    let named = effects
+        .iter()
+        .map(|effect| effect["secrets"][0]["name"].as_str());
+    assert_eq!(named.collect::<Vec<_>>(), [Some("token"), Some("bare")]);
     Ok(())
 }
