@@ -241,6 +241,51 @@ tell(https, "cdn.test", "/c12")
 }
 
 #[test]
+fn c13_one_sandboxs_idle_connections_keep_no_other_out() -> Res<()> {
+    let Some(fake) = shared("c13")? else {
+        return Ok(());
+    };
+    fake.create("c13", &fake.rules())?;
+    // More than one sandbox may have at a time: the rest waits in the kernel.
+    let script = r#"
+import resource, sys
+sys.path.insert(0, "/workspace")
+from attack import *
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+held = []
+for n in range(min(1100, hard - 50)):
+    s = socket.socket()
+    s.setblocking(False)
+    s.connect_ex(("11.66.66.66", 443))
+    held.append(s)
+print("idle", flush=True)
+sys.stdin.read()
+"#;
+    let mut command = fake.world.command([
+        "exec",
+        "-i",
+        "c13",
+        "--op",
+        "c13",
+        "--",
+        "/usr/bin/python3",
+        "-c",
+        script,
+    ]);
+    command.stdin(std::process::Stdio::piped());
+    let mut idle = system_tests::Client::start(command)?;
+    let held = idle.stdin();
+    assert!(idle.wait_out(5, crate::support::SOON), "{}", idle.words());
+    let told = fake.attack_in("b", "c13", r#"tell(https, "cdn.test", "/c13")"#)?;
+    assert_eq!(told, ["200"]);
+    drop(held);
+    idle.finish()?.ok()?;
+    fake.nothing_leaked();
+    Ok(())
+}
+
+#[test]
 fn c15_heads_that_are_too_large_are_refused() -> Res<()> {
     let Some(fake) = shared("c15")? else {
         return Ok(());
