@@ -6,6 +6,7 @@ use std::io::Write as _;
 
 mod bad;
 mod branches;
+mod clients;
 mod edges;
 mod egress;
 mod exec;
