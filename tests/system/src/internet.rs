@@ -2,9 +2,9 @@
 //! WebSocket, gRPC. What they are is in `peers/`; they need Node.js.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 
@@ -14,6 +14,8 @@ use crate::{Client, Res, run, trouble, world};
 
 /// The name that they have; loopback has it where a test says so.
 pub const NAME: &str = "registry.test";
+/// How long a large repository may take.
+const MAKING: Duration = Duration::from_secs(600);
 const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
 
 /// Running servers. Dropped, they are killed and what they served is removed.
@@ -135,7 +137,26 @@ impl Internet {
     /// git fails.
     pub fn repository(&self, name: &str, bytes: u64) -> Res<String> {
         let at = self.served().join("git").join(name);
-        repository(&at, bytes)
+        let mut command = Command::new("bash");
+        command
+            .args(["-c", REPOSITORY, "repository"])
+            .arg(&at)
+            .arg(bytes.to_string())
+            .env("GIT_AUTHOR_NAME", "test")
+            .env("GIT_AUTHOR_EMAIL", "test@registry.test")
+            .env("GIT_COMMITTER_NAME", "test")
+            .env("GIT_COMMITTER_EMAIL", "test@registry.test")
+            // What is random does not get smaller.
+            .env("GIT_CONFIG_COUNT", "2")
+            .env("GIT_CONFIG_KEY_1", "pack.window")
+            .env("GIT_CONFIG_VALUE_1", "0")
+            .env("GIT_CONFIG_KEY_0", "core.compression")
+            .env("GIT_CONFIG_VALUE_0", "0")
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_CONFIG_NOSYSTEM", "1");
+        fs::create_dir_all(at.parent().unwrap_or(&at))?;
+        let done = Client::start(command)?.finish_within(MAKING)?;
+        Ok(done.ok()?.out().trim().to_owned())
     }
 }
 
@@ -159,20 +180,8 @@ for ((n = 0; bytes > 0; n++, bytes -= 4194304)); do
 done
 echo hello > README
 git add .
-git -c user.name=test -c user.email=test@test.test commit --quiet -m "the first"
+git commit --quiet -m "the first"
 git push --quiet "$at" main
 git rev-parse HEAD
 rm -rf "$work"
 "#;
-
-fn repository(at: &Path, bytes: u64) -> Res<String> {
-    let mut command = Command::new("bash");
-    command
-        .args(["-c", REPOSITORY, "repository"])
-        .arg(at)
-        .arg(bytes.to_string())
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("GIT_CONFIG_NOSYSTEM", "1");
-    fs::create_dir_all(at.parent().unwrap_or(at))?;
-    Ok(run::run(command)?.ok()?.out().trim().to_owned())
-}

@@ -6,6 +6,8 @@ use super::{CARGO_PROJECT, Case, GO_PROJECT, Lab, NPM_PROJECT, case};
 
 /// In what the policy says of every request here.
 const WHY: &str = "is not allowed";
+/// In its body.
+const BODY: &str = "egress_denied";
 /// All that some show.
 const NUMBER: &str = "403";
 
@@ -24,8 +26,8 @@ fn cases() -> Vec<Case> {
     };
     vec![
         // The body.
-        refused("curl", WHY, "curl -sS --fail-with-body $U/x"),
-        refused("cargo", WHY, &format!("{CARGO_PROJECT}cargo build")),
+        refused("curl", BODY, "curl -sS --fail-with-body $U/x"),
+        refused("cargo", BODY, &format!("{CARGO_PROJECT}cargo build")),
         refused("git", WHY, "git clone $U/git/acme/app"),
         refused("git-http1", WHY, "git -c http.version=HTTP/1.1 clone $U/git/acme/app"),
         refused("go", WHY, &format!("{GO_PROJECT}$GO mod download")),
@@ -45,7 +47,7 @@ fn cases() -> Vec<Case> {
         npm("yarn-berry", WHY, "touch yarn.lock; $BERRY install --no-immutable"),
         npm("pnpm", WHY, "$PNPM install --no-frozen-lockfile"),
         npm("bun-install", NUMBER, "$BUN install"),
-        npm("deno-install", WHY, "$DENO install"),
+        npm("deno-install", BODY, "$DENO install"),
         refused("grpc-python", WHY, "cat > x.py <<'E'
 import os, grpc
 channel = grpc.secure_channel(os.environ['G'], grpc.ssl_channel_credentials())

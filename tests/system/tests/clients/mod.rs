@@ -19,12 +19,13 @@ use system_tests::{Client, Done, Res, World, trouble};
 use crate::egress::{daemon, put_policy, said};
 
 /// For what a client downloads and builds on a machine that has other things to do.
-const LONG: Duration = Duration::from_secs(300);
+const LONG: Duration = Duration::from_secs(600);
 /// Clients that run at once.
 const AT_ONCE: usize = 3;
 
 /// What a client is called by in scripts: T is where they lie, U the servers' address, P its port, G gRPC's address.
-const NAMES: &str = "export PYTHONPATH=$T/py NODE_PATH=$T/npm/node_modules
+/// Debian's own programs come first, for Python's packages are for its Python.
+const NAMES: &str = "export PATH=/usr/bin:$PATH PYTHONPATH=$T/py NODE_PATH=$T/npm/node_modules
 BUN=$NODE_PATH/@oven/bun-linux-x64/bin/bun DENO=$NODE_PATH/@deno/linux-x64-glibc/deno UV=$T/py/bin/uv
 YARN=\"node $NODE_PATH/yarn/bin/yarn.js\" BERRY=\"node $NODE_PATH/@yarnpkg/cli-dist/bin/yarn.js\"
 PNPM=\"node $NODE_PATH/pnpm/bin/pnpm.cjs\" GO=$T/py/go/bin/go
