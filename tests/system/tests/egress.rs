@@ -43,7 +43,7 @@ pub(crate) fn said(done: &system_tests::Done) -> String {
 }
 
 /// A rule for an origin of ours.
-fn rule(name: &str, action: &str, host: &str, origin: &Origin, more: &str) -> String {
+pub(crate) fn rule(name: &str, action: &str, host: &str, origin: &Origin, more: &str) -> String {
     let roots = if origin.root.is_empty() {
         "plain = true".to_owned()
     } else {
@@ -62,7 +62,7 @@ pub(crate) fn put_policy(world: &World, text: &str) -> Res<()> {
     Ok(())
 }
 
-fn put_secret(world: &World, name: &str, value: &str) -> Res<()> {
+pub(crate) fn put_secret(world: &World, name: &str, value: &str) -> Res<()> {
     let mut command = world.command(["secret", "set", name]);
     command.stdin(Stdio::piped()).stdout(Stdio::null());
     let mut child = command.spawn()?;
@@ -77,7 +77,7 @@ fn put_secret(world: &World, name: &str, value: &str) -> Res<()> {
 }
 
 /// Runs curl inside, and returns what it printed.
-fn curl(world: &World, op: &str, args: &[&str]) -> Res<system_tests::Done> {
+pub(crate) fn curl(world: &World, op: &str, args: &[&str]) -> Res<system_tests::Done> {
     let mut all = vec![
         "exec",
         "a",
