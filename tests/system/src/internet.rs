@@ -81,7 +81,7 @@ impl Internet {
     ///
     /// # Errors
     /// Something that they serve cannot be made.
-    pub fn with_goods(self) -> Res<Self> {
+    pub fn fill(&self) -> Res<()> {
         let mut command = Command::new("bash");
         command
             .arg(format!("{PEERS}/goods.sh"))
@@ -91,7 +91,7 @@ impl Internet {
             .env("npm_config_userconfig", "/dev/null")
             .env("npm_config_cache", self.dir.join("npm-cache"));
         run::run(command)?.ok()?;
-        Ok(self)
+        Ok(())
     }
 
     /// The directory that is served.

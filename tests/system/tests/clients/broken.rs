@@ -11,7 +11,7 @@ fn a_download_that_the_daemons_death_breaks_off_is_taken_up_by_the_client() -> R
     if !crate::is_root("a_download_that_the_daemons_death_breaks_off_is_taken_up_by_the_client") {
         return Ok(());
     }
-    let mut lab = Lab::new("broken", &["methods = [\"GET\", \"HEAD\"]"])?;
+    let mut lab = Lab::new("broken", "methods = [\"GET\", \"HEAD\"]")?;
     // curl goes on where it stopped; whoever does not try again ends with an error. wget tries by itself.
     let once = lab.start("once", "curl -sS -o half $U/long || echo ended with $?")?;
     let again = lab.start(

@@ -48,6 +48,9 @@ fn cases() -> Vec<Case> {
         npm("pnpm", WHY, "$PNPM install --no-frozen-lockfile"),
         npm("bun-install", NUMBER, "$BUN install"),
         npm("deno-install", BODY, "$DENO install"),
+        refused("apt", WHY, "echo \"deb [trusted=yes] $U/debian ./\" > list; mkdir -p state/lists/partial cache/archives/partial
+apt-get -o Dir::Etc::SourceList=$PWD/list -o Dir::Etc::SourceParts=/dev/null -o Dir::State=$PWD/state -o Dir::Cache=$PWD/cache \
+  -o APT::Sandbox::User=root -o APT::Update::Error-Mode=any update"),
         refused("grpc-python", WHY, "cat > x.py <<'E'
 import os, grpc
 channel = grpc.secure_channel(os.environ['G'], grpc.ssl_channel_credentials())
@@ -80,7 +83,7 @@ fn a_refusal_is_shown_by_those_who_show_anything() -> Res<()> {
     if !crate::is_root("a_refusal_is_shown_by_those_who_show_anything") {
         return Ok(());
     }
-    let lab = Lab::new("denials", &["methods = [\"DELETE\"]"])?;
+    let lab = Lab::new("denials", "methods = [\"DELETE\"]")?;
     lab.all(cases())?;
     lab.end()
 }

@@ -6,7 +6,6 @@ mod programs;
 mod repositories;
 mod streams;
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Mutex;
 use std::thread;
@@ -62,12 +61,12 @@ struct Case {
 }
 
 impl Lab {
-    /// Makes one; `rules` see every request to the servers' name, which is in their text as HOST and PORT.
-    fn new(label: &str, rules: &[&str]) -> Res<Self> {
+    /// Makes one whose policy is a rule for the servers, with this in it.
+    fn new(label: &str, rule: &str) -> Res<Self> {
         let tools = Tools::installed(Path::new(env!("CARGO_TARGET_TMPDIR")))?;
         let world = World::new(label)?;
         tools.link(&world)?;
-        let internet = Internet::start(&tools)?.with_goods()?;
+        let internet = Internet::start(&tools)?;
         let daemon = daemon(&world)?;
         world.create("a", &[])?;
         let lab = Self {
@@ -75,21 +74,20 @@ impl Lab {
             internet,
             _daemon: daemon,
         };
-        lab.allow(rules)?;
+        let internet = &lab.internet;
+        let policy = format!(
+            "[[rule]]\nname = \"servers\"\naction = \"allow\"\nhosts = [\"{NAME}\"]\nports = [{}, {}]\n\
+             addresses = [\"127.0.0.1\"]\nroots = '''\n{}'''\n{rule}\n",
+            internet.port, internet.grpc_port, internet.root
+        );
+        put_policy(&lab.world, &policy)?;
         Ok(lab)
     }
 
-    fn allow(&self, rules: &[&str]) -> Res<()> {
-        let mut policy = String::new();
-        for (number, rule) in rules.iter().enumerate() {
-            writeln!(
-                policy,
-                "[[rule]]\nname = \"r{number}\"\naction = \"allow\"\nhosts = [\"{NAME}\"]\nports = [{}, {}]\n\
-                 addresses = [\"127.0.0.1\"]\nroots = '''\n{}'''\n{rule}\n",
-                self.internet.port, self.internet.grpc_port, self.internet.root
-            )?;
-        }
-        put_policy(&self.world, &policy)
+    /// With registries that have something.
+    fn with_goods(self) -> Res<Self> {
+        self.internet.fill()?;
+        Ok(self)
     }
 
     /// Runs a script inside, in a directory of its own; see [`NAMES`].

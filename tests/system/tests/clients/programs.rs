@@ -138,7 +138,7 @@ fn programs_of_all_kinds_read_over_tls_that_is_looked_into() -> Res<()> {
     if !crate::is_root("programs_of_all_kinds_read_over_tls_that_is_looked_into") {
         return Ok(());
     }
-    let lab = Lab::new("programs", &[READ])?;
+    let lab = Lab::new("programs", READ)?.with_goods()?;
     let mut cases = plain();
     cases.extend(java());
     lab.all(cases)?;
@@ -150,7 +150,7 @@ fn package_managers_install_from_their_registries() -> Res<()> {
     if !crate::is_root("package_managers_install_from_their_registries") {
         return Ok(());
     }
-    let lab = Lab::new("registries", &[READ])?;
+    let lab = Lab::new("registries", READ)?.with_goods()?;
     lab.all(registries())?;
     lab.end()
 }

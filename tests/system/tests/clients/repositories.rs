@@ -20,7 +20,7 @@ fn a_repository_is_cloned_and_pushed_whole() -> Res<()> {
     let large = std::env::var_os("DURABLE_TEST_LARGE").is_some();
     let bytes = if large { LARGE } else { SMALL };
     let git = "git = { fetch = [\"git/acme/*\"], push = [\"git/acme/app\", \"git/acme/copy\"], refs = [\"refs/heads/agent/*\"] }";
-    let lab = Lab::new("repositories", &[git])?;
+    let lab = Lab::new("repositories", git)?;
     let commit = lab.internet.repository("acme/app", bytes)?;
     lab.internet.repository("acme/copy", 1)?;
     let daemon = lab
@@ -60,6 +60,7 @@ git push --quiet origin HEAD:refs/heads/agent/x; git rev-parse HEAD";
     assert_eq!(outside("app", &["rev-parse", "main"])?, commit);
 
     let peak = process::peak_memory(daemon);
+    println!("{bytes} bytes were cloned and pushed, and the daemon took {peak} at most");
     assert!(peak > 0 && peak < MEMORY, "the daemon took {peak} bytes");
     lab.end()
 }

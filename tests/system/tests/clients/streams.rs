@@ -147,7 +147,7 @@ fn what_is_streamed_comes_as_it_is_sent() -> Res<()> {
         return Ok(());
     }
     let rule = "methods = [\"GET\", \"POST\"]\nwebsocket = true";
-    let lab = Lab::new("streams", &[rule])?;
+    let lab = Lab::new("streams", rule)?;
     lab.all(cases())?;
     let asked = lab.internet.asked();
     assert_eq!(
