@@ -19,6 +19,8 @@ pub mod process;
 pub mod rng;
 pub mod run;
 pub mod s3;
+pub mod servers;
+pub mod tools;
 mod trouble;
 pub mod world;
 

@@ -7,6 +7,7 @@ use std::io::Write as _;
 mod bad;
 mod boundary;
 mod branches;
+mod clients;
 mod edges;
 mod egress;
 mod exec;

@@ -15,7 +15,7 @@ use super::asked::Asked;
 use super::{Session, refuse};
 use crate::body::{Body, Download, Peeked, Upload, empty};
 use crate::connection::{BusyOne, Client};
-use crate::deny::Denial;
+use crate::deny::{Denial, Listener};
 use crate::effect::Effect;
 use crate::egress::{Core, Current};
 use crate::flow::Ticket;
@@ -53,6 +53,7 @@ impl Allowed {
         self.outgoing.op = client.op().await;
         let outgoing = self.outgoing.clone();
         let rule = self.rule.clone();
+        let listener = Listener::of(&self.asked.parts.headers);
         let listens = self.asked.parts.version == Version::HTTP_2
             || self.asked.parts.headers.contains_key(EXPECT);
         let sent = tokio::select! {
@@ -68,7 +69,7 @@ impl Allowed {
                     denial
                 };
                 client.deny(outgoing, &denial).await;
-                refuse(&denial, body.filter(|_| !listens), busy).await
+                refuse(&denial, listener, body.filter(|_| !listens), busy).await
             }
         }
     }
