@@ -103,6 +103,13 @@ impl Peeked {
         }
     }
 
+    /// Returns all of it, without taking it away: for one whose length is known and short.
+    pub(crate) async fn gather(&mut self) -> io::Result<Vec<u8>> {
+        self.peek(usize::MAX, |_| false).await?;
+        let held = self.frames.iter().filter_map(Frame::data_ref);
+        Ok(held.flatten().copied().collect())
+    }
+
     /// Reads it away, for a client that listens only when it has sent everything.
     pub(crate) async fn drain(mut self, limit: u64) {
         let mut read = 0;

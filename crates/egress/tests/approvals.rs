@@ -20,7 +20,7 @@ async fn a_request_is_held_until_a_person_says_so() {
     let mut http = Http::open(&world, &origin, "a.test", Version::HTTP_2).await;
     let mut digests = Vec::new();
     for (path, approval, status) in [
-        ("/a", Approval::Allowed, 200),
+        ("/a", Approval::Allowed(None), 200),
         (
             "/a",
             Approval::Refused {
@@ -28,7 +28,7 @@ async fn a_request_is_held_until_a_person_says_so() {
             },
             403,
         ),
-        ("/b", Approval::Allowed, 200),
+        ("/b", Approval::Allowed(None), 200),
     ] {
         let sent = http.ask("POST", "a.test", port, path, &[], text("x"));
         let answered = async {

@@ -92,6 +92,7 @@ async fn set(name: &str, file: &Path, world: &World) -> Outcome {
     let name: SandboxName = parse(name)?;
     let ask = PolicyText {
         policy: read(file)?,
+        forget: false,
     };
     let path = format!("/v1/sandboxes/{name}/policy");
     let view: PolicyView = world.client.call(Method::PUT, &path, &ask).await?;

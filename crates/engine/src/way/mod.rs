@@ -100,7 +100,7 @@ impl Way {
         Arc::clone(&policy)
     }
 
-    fn set_policy(&self, policy: &Arc<Policy>) {
+    pub(crate) fn set_policy(&self, policy: &Arc<Policy>) {
         let mut current = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
         *current = Arc::clone(policy);
         drop(current);

@@ -83,6 +83,12 @@ impl Handle {
         };
         self.record(vec![set]).await?;
         self.way.set_policy(&policy);
+        self.opened(&policy).await;
+        Ok(view(text))
+    }
+
+    /// Gives a policy that was just put in force the doors and placeholders that it wants.
+    pub(super) async fn opened(&self, policy: &Policy) {
         let ports: BTreeSet<u16> = policy.ports();
         if !ports.is_empty() {
             let ports: Vec<u16> = ports.into_iter().collect();
@@ -100,7 +106,6 @@ impl Handle {
             }
         }
         self.show_placeholders().await;
-        Ok(view(text))
     }
 
     /// Says what the policy in force makes of a request.
@@ -113,5 +118,10 @@ impl Handle {
 
 fn view(policy: String) -> PolicyView {
     let digest = blake3::hash(policy.as_bytes()).to_hex().to_string();
-    PolicyView { policy, digest }
+    PolicyView {
+        policy,
+        digest,
+        remembered: Vec::new(),
+        forgotten: Vec::new(),
+    }
 }
