@@ -211,7 +211,11 @@ impl HttpBody for Upload {
         }
         let frame = match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
             None => return Poll::Ready(None),
-            Some(Err(error)) => return Poll::Ready(Some(Err(io::Error::other(error)))),
+            Some(Err(error)) => {
+                // The client's doing, whatever the upstream makes of what came before.
+                let error = crate::upstream::with_causes(&error);
+                return this.stop(Denial::malformed(format!("the body broke off: {error}")));
+            }
             Some(Ok(frame)) => frame,
         };
         if let Some(data) = frame.data_ref() {
