@@ -183,6 +183,7 @@ impl Egress {
         // After the change: what begins in between is judged by the new policy, or is here already.
         self.core.flows.judge(&policy);
         self.core.pool.clear();
+        self.core.apps.clear();
     }
 
     /// Serves doors, and what goes with them, until [`Egress::close`] or the future is dropped.
