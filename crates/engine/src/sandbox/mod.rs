@@ -323,6 +323,9 @@ impl Handle {
             ));
         }
         self.show_placeholders().await;
+        if spec.role != protocol::Role::Internal {
+            self.place_files().await;
+        }
         self.ask(|reply| Request::Exec {
             op,
             spec,

@@ -35,12 +35,15 @@ pub(crate) fn parse(text: &str) -> Result<Policy, ApiError> {
     for secret in policy.secrets() {
         let source = secret.from.parse::<secret::Source>();
         source.map_err(|wrong| unusable(&format!("secret `{}`: {wrong}", secret.name)))?;
-        if matches!(secret.placeholder, Some(Shown::File(_))) {
-            let files = format!(
-                "secret `{}`: a placeholder can stand in a variable only, not in a file",
-                secret.name
-            );
-            return Err(unusable(&files));
+    }
+    let mut files = BTreeSet::new();
+    for secret in policy.secrets() {
+        if let Some(Shown::File(path)) = &secret.placeholder
+            && !files.insert(path)
+        {
+            return Err(unusable(&format!(
+                "two placeholders stand in the file {path}"
+            )));
         }
     }
     Ok(policy)
