@@ -629,3 +629,30 @@ fn an_approval_says_what_it_is_for_and_goes_with_its_operation_and_answers_outli
     drop(daemon);
     Ok(())
 }
+
+#[test]
+fn a_policy_that_is_set_again_opens_nothing_again() -> Res<()> {
+    if !crate::is_root("a_policy_that_is_set_again_opens_nothing_again") {
+        return Ok(());
+    }
+    let world = World::new("again")?;
+    let origin = Origin::http()?;
+    let daemon = daemon(&world)?;
+    world.create("a", &[])?;
+    world.sh("a", "true")?;
+    let policy = rule("plain", "allow", "allowed.test", &origin, "");
+    put_policy(&world, &policy)?;
+    let url = format!("http://allowed.test:{}/", origin.port);
+    assert_eq!(curl(&world, "first", &[&url])?.out(), "ok /\n");
+    let pid = world.daemon().ok_or_else(|| trouble("no daemon lives"))?;
+    let before = process::descriptors(pid);
+    for _ in 0..20 {
+        put_policy(&world, &policy)?;
+    }
+    // Each time a socket and more would be left; what else the daemon opens meanwhile is less.
+    assert!(process::descriptors(pid) < before + 20, "{before} before");
+    assert_eq!(curl(&world, "last", &[&url])?.out(), "ok /\n");
+    world.end_clean()?;
+    drop(daemon);
+    Ok(())
+}
