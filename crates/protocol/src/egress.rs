@@ -214,7 +214,7 @@ pub struct ApprovalView {
     /// What is known of its body; none where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<AskedBody>,
-    /// The command of the operation that sends it; none where that is not known.
+    /// The command of the operation that sends it, the first 4096 characters; none where that has ended or is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
     /// The rule that wants it asked.

@@ -19,6 +19,8 @@ use crate::state::Approval;
 
 /// Questions of one sandbox at a time. One more is refused: nobody reads so many.
 const MOST: usize = 256;
+/// How many characters of a command are told.
+const MOST_OF_COMMAND: usize = 4096;
 /// How long a question is kept that does not say how long it is held.
 const USUAL_MS: u64 = 90_000;
 
@@ -276,7 +278,18 @@ impl Sandbox {
 
     fn command_of(&self, asked: &Approval) -> Option<Vec<String>> {
         let op = self.state.ops.get(asked.request.op.as_ref()?)?;
-        Some(op.open_spec()?.argv.clone())
+        let mut left = MOST_OF_COMMAND;
+        let mut words = Vec::new();
+        for word in &op.open_spec()?.argv {
+            let shown: String = word.chars().take(left).collect();
+            let is_cut = shown.len() < word.len();
+            left -= shown.chars().count();
+            words.push(if is_cut { shown + "…" } else { shown });
+            if is_cut {
+                break;
+            }
+        }
+        Some(words)
     }
 }
 
