@@ -163,7 +163,7 @@ impl Cell {
         let about_harness = self.victim == Victim::Harness || self.point == Point::MidModelStream;
         match self.under {
             // All places of one take turns, so a few runs of each are as many as there are of the other cells.
-            Under::Plain if self.point.leaves() => (seeds / 4).max(2),
+            Under::Plain if self.point.leaves() => (seeds / 5).max(2),
             Under::Plain => seeds,
             Under::Pi | Under::Claude if about_harness => (seeds / 20).max(2),
             Under::Pi | Under::Claude => (seeds / 100).max(1),
