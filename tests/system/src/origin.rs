@@ -66,18 +66,8 @@ impl Origin {
     /// # Errors
     /// As [`Self::https`].
     pub fn https_at(address: SocketAddr, names: &[&str]) -> Res<Self> {
-        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        let CertifiedKey { cert, signing_key } =
-            generate_simple_self_signed(names).map_err(|e| trouble(e.to_string()))?;
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(signing_key.serialize_der()));
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|e| trouble(e.to_string()))?
-            .with_no_client_auth()
-            .with_single_cert(vec![cert.der().clone()], key)
-            .map_err(|e| trouble(e.to_string()))?;
-        Self::start(address, cert.pem(), Some(Arc::new(config)))
+        let (root, config) = certified(names)?;
+        Self::start(address, root, Some(config))
     }
 
     /// Starts one without TLS.
@@ -140,6 +130,25 @@ impl Origin {
         }
         true
     }
+}
+
+/// Makes a certificate for these names: itself (PEM), and what a server does with it.
+///
+/// # Errors
+/// There is none for such names.
+pub fn certified(names: &[&str]) -> Res<(String, Arc<ServerConfig>)> {
+    let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(names).map_err(|e| trouble(e.to_string()))?;
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(signing_key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| trouble(e.to_string()))?
+        .with_no_client_auth()
+        .with_single_cert(vec![cert.der().clone()], key)
+        .map_err(|e| trouble(e.to_string()))?;
+    Ok((cert.pem(), Arc::new(config)))
 }
 
 fn serve(stream: TcpStream, tls: Option<Arc<ServerConfig>>, log: &Log) -> io::Result<()> {

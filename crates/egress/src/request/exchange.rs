@@ -24,7 +24,7 @@ use crate::head;
 use crate::inject::{self, Giving, Injected};
 use crate::placeholder::Watch;
 use crate::scrub::Scrub;
-use crate::seam::Placeholder;
+use crate::seam::{Pass, Placeholder};
 use crate::upstream::{self, Place, Sender, Target};
 use crate::websocket;
 
@@ -36,6 +36,8 @@ pub(super) struct Allowed {
     pub(super) policy: Arc<Current>,
     pub(super) rule: String,
     pub(super) grant: Grant,
+    /// The word that it may leave by, where it was asked for.
+    pub(super) pass: Option<Pass>,
     pub(super) kind: EffectKind,
     pub(super) outgoing: Outgoing,
     pub(super) placeholders: Vec<Placeholder>,
@@ -86,6 +88,7 @@ impl Allowed {
             policy,
             rule,
             grant,
+            pass,
             kind,
             outgoing,
             placeholders,
@@ -147,7 +150,7 @@ impl Allowed {
                 Denial::forbidden(DenyReason::NoRule, "the policy does not allow it any more");
             return Err((denial, Some(body)));
         }
-        let mut effect = match Effect::begin(core, outgoing, kind, &rule, uses).await {
+        let mut effect = match Effect::begin(core, outgoing, kind, &rule, uses, pass).await {
             Ok(effect) => effect,
             Err(denial) => return Err((denial, Some(body))),
         };

@@ -1,6 +1,7 @@
 //! One request: judged, journaled, sent, and its answer brought back.
 
 mod asked;
+mod escape;
 mod exchange;
 mod session;
 
@@ -23,11 +24,11 @@ use crate::deny::{Denial, Listener};
 use crate::egress::Current;
 use crate::front::Switch;
 use crate::head;
-use crate::seam::{Approval, Ask};
+use crate::seam::{Approval, Ask, Pass, Placeholder};
 
 pub(crate) use session::Session;
 
-use asked::{Asked, kind, look_into, method_text};
+use asked::{Asked, asked_body, kind, look_into, method_text};
 use exchange::Allowed;
 
 /// What of a refused body is read away for a client that listens only then.
@@ -169,7 +170,8 @@ async fn judge(
             ));
         }
         let head = look_into(&mut asked, &mut body).await?;
-        let (policy, rule, grant) = allowed(session, &asked, &outgoing).await?;
+        let (policy, rule, grant, pass) =
+            allowed(session, &asked, &mut body, &placeholders).await?;
         if let Some(most) = grant.budget.requests_per_minute
             && !core.budgets.take(&rule, most, Instant::now())
         {
@@ -185,11 +187,11 @@ async fn judge(
             let denial = Denial::new(StatusCode::PAYLOAD_TOO_LARGE, DenyReason::Budget, message);
             return Err(denial.by_rule(&rule));
         }
-        Ok((policy, rule, grant, head))
+        Ok((policy, rule, grant, pass, head))
     };
     let verdict = verdict.await;
     session.heard();
-    let (policy, rule, grant, head) = match verdict {
+    let (policy, rule, grant, pass, head) = match verdict {
         Ok(allowed) => allowed,
         Err(denial) => {
             return Err(Refused {
@@ -211,6 +213,7 @@ async fn judge(
         policy,
         rule,
         grant,
+        pass,
         kind,
         outgoing,
         placeholders,
@@ -219,30 +222,35 @@ async fn judge(
     }))
 }
 
-/// Returns the rule that allows a request, after a person said so where that is wanted.
+/// Returns the rule that allows a request, after a person said so where that is wanted, and that word.
 async fn allowed(
     session: &Session,
     asked: &Asked,
-    outgoing: &Outgoing,
-) -> Result<(Arc<Current>, String, Grant), Denial> {
+    body: &mut Peeked,
+    placeholders: &[Placeholder],
+) -> Result<(Arc<Current>, String, Grant, Option<Pass>), Denial> {
     let client = &session.client;
     let (rule, timeout) = match judged(client, asked)? {
-        Word::Allowed(policy, rule, grant) => return Ok((policy, rule, grant)),
+        Word::Allowed(policy, rule, grant) => return Ok((policy, rule, grant, None)),
         Word::Ask(_, rule, _, timeout) => (rule, timeout),
     };
-    let mut request = outgoing.clone();
+    let mut request = asked.outgoing(placeholders);
     request.op = client.op().await;
+    let body = asked_body(asked, body, placeholders).await?;
     let ask = Ask {
         request,
-        digest: asked.digest(&rule),
+        digest: asked.digest(&rule, body.as_ref()),
         rule: rule.clone(),
+        body,
         timeout,
     };
-    approved(client.core.approver.ask(ask).await).map_err(|denial| denial.by_rule(&rule))?;
+    let word = approved(client.core.approver.ask(ask).await);
+    let pass = word.map_err(|denial| denial.by_rule(&rule))?;
+    failpoint::hit("egress_approved");
     // That may have taken long, and the policy be another by now; what was approved is approved under the same rule only.
     match judged(client, asked)? {
-        Word::Allowed(policy, now, grant) => Ok((policy, now, grant)),
-        Word::Ask(policy, now, grant, _) if now == rule => Ok((policy, now, grant)),
+        Word::Allowed(policy, now, grant) => Ok((policy, now, grant, pass)),
+        Word::Ask(policy, now, grant, _) if now == rule => Ok((policy, now, grant, pass)),
         Word::Ask(..) => Err(Denial::forbidden(
             DenyReason::Approval,
             "the policy was changed while a person was asked; send the request again",
@@ -294,9 +302,9 @@ fn connected(asked: &Asked, policy: &Policy) -> Result<(), Denial> {
     }
 }
 
-fn approved(approval: Approval) -> Result<(), Denial> {
+fn approved(approval: Approval) -> Result<Option<Pass>, Denial> {
     match approval {
-        Approval::Allowed => Ok(()),
+        Approval::Allowed(pass) => Ok(pass),
         Approval::Refused { why } => Err(Denial::forbidden(
             DenyReason::Approval,
             format!("a person was asked and said no: {why}"),
