@@ -88,3 +88,43 @@ impl Sandbox {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use journal::New;
+
+    use super::*;
+
+    fn noted(count: usize, until: Instant) -> Turn {
+        let mut turn = Turn::default();
+        turn.events
+            .extend((0..count).map(|_| New::from(Event::Kept)));
+        turn.noted.events = count;
+        turn.noted.until = Some(until);
+        turn
+    }
+
+    #[tokio::test]
+    async fn a_turn_waits_only_while_nobody_else_does_and_its_time_has_not_come() {
+        let later = Instant::now() + Duration::from_secs(60);
+        assert!(!Turn::default().may_wait());
+        assert_eq!(Turn::default().due(), None);
+        assert!(noted(2, later).may_wait());
+        assert_eq!(noted(2, later).due(), Some(later));
+        assert!(!noted(2, Instant::now()).may_wait());
+        let mut turn = noted(2, later);
+        turn.after.push(Box::new(|_| {}));
+        assert!(!turn.may_wait(), "somebody waits for the answer");
+        let mut turn = noted(2, later);
+        turn.events.push(New::from(Event::Kept));
+        assert!(!turn.may_wait(), "there is an event that is no note");
+    }
+
+    #[tokio::test]
+    async fn what_is_answered_and_not_written_has_a_bound() {
+        let later = Instant::now() + Duration::from_secs(60);
+        let full = noted(MOST, later);
+        assert!(!full.has_room() && !full.may_wait());
+        assert!(full.due().is_some_and(|due| due < later));
+    }
+}
