@@ -182,6 +182,7 @@ impl Egress {
         // After the change: what begins in between is judged by the new policy, or is here already.
         self.core.flows.judge(&policy);
         self.core.pool.clear();
+        self.core.apps.clear();
     }
 
     /// Serves doors until [`Egress::close`]. May be called again for doors that came later.
