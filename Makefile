@@ -13,7 +13,7 @@ export DURABLE_BIN ?= $(CURDIR)/$(TARGET)/durable
 RUN_PACKAGES := btrfs-progs gcc jq libc6-dev
 DEMO_PACKAGES := $(RUN_PACKAGES) bsdextrautils git
 TEST_PACKAGES := $(RUN_PACKAGES) age busybox-static curl docker-registry e2fsprogs git iproute2 openssl php-cli procps python3-venv ruby sqlite3 uidmap util-linux wget
-BENCH_PACKAGES := $(TEST_PACKAGES) bubblewrap crun make restic runc zstd
+BENCH_PACKAGES := $(TEST_PACKAGES) bubblewrap crun make mitmproxy restic runc zstd
 
 # A test that hangs says so here, and not an hour later.
 LIMIT := timeout -k 10 900
@@ -25,7 +25,7 @@ define install
 	  else echo "needs the Debian packages $${missing[*]}: install them as root" >&2; exit 1; fi; fi
 endef
 
-.PHONY: build deps deps-demo deps-test deps-bench fmt lint unit system test demo demo-fork bench bench-workspace kill-matrix test-power test-boundary fuzz openapi clean
+.PHONY: build deps deps-demo deps-test deps-bench fmt lint unit system test demo demo-fork bench bench-workspace bench-gateway kill-matrix test-power test-boundary fuzz openapi clean
 
 deps:
 	$(call install,$(RUN_PACKAGES))
@@ -77,6 +77,10 @@ bench: deps-bench build
 bench-workspace: deps-bench build
 	cargo build --release -p bench
 	cargo run --release -p bench --bin bench -- --only workspace
+
+bench-gateway: deps-bench build
+	cargo build --release -p bench
+	cargo run --release -p bench --bin bench -- --only gateway
 
 kill-matrix: deps-test build
 	cargo build --release -p model-server

@@ -8,6 +8,7 @@
 pub mod api;
 pub mod daemon;
 mod failure;
+pub mod gateway;
 
 pub use api::Api;
 pub use daemon::Daemon;

@@ -301,7 +301,14 @@ async fn accept_all(core: Arc<Core>, listener: TcpListener, entrance: Entrance) 
         };
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let served = connection::serve(core.clone(), stream, peer, entrance, permit);
+                // Boxed: what wraps it would hold its memory several times over, for each connection.
+                let served = Box::pin(connection::serve(
+                    core.clone(),
+                    stream,
+                    peer,
+                    entrance,
+                    permit,
+                ));
                 let closing = core.closing.clone();
                 core.tasks.spawn(async move {
                     closing.run_until_cancelled(served).await;

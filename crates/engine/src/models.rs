@@ -87,6 +87,10 @@ impl Writer {
     pub(crate) async fn record(&self, events: Vec<Event>) -> Result<Seq, String> {
         self.handle.record(events).await.map_err(|e| e.message)
     }
+
+    pub(crate) async fn note(&self, events: Vec<Event>) -> Result<Seq, String> {
+        self.handle.note(events).await.map_err(|e| e.message)
+    }
 }
 
 impl Ledger for Writer {

@@ -440,6 +440,43 @@ fn a_request_waits_for_a_person_and_leaves_once() -> Res<()> {
 }
 
 #[test]
+fn what_was_read_is_journaled_before_the_end_of_the_operation_that_read_it() -> Res<()> {
+    if !crate::is_root("what_was_read_is_journaled_before_the_end_of_the_operation_that_read_it") {
+        return Ok(());
+    }
+    let world = World::new("noted")?;
+    let origin = Origin::https(&["allowed.test"])?;
+    let first = daemon(&world)?;
+    world.create("a", &[])?;
+    put_policy(
+        &world,
+        &rule(
+            "api",
+            "allow",
+            "allowed.test",
+            &origin,
+            "methods = [\"GET\"]",
+        ),
+    )?;
+    let url = format!("https://allowed.test:{}/x", origin.port);
+    let many = [url.as_str()].repeat(50);
+    let done = curl(&world, "read", &many)?;
+    assert_eq!(done.code, Some(0), "{}", said(&done));
+    // Reads wait for no disk, and the daemon is gone before it could write anything more.
+    drop(first);
+    let second = daemon(&world)?;
+    let effects = lines(&world, &["effects", "a", "--json"])?;
+    assert_eq!(effects.len(), many.len());
+    assert!(
+        effects.iter().all(|effect| effect["op"] == "read"),
+        "{effects:?}"
+    );
+    world.end_clean()?;
+    drop(second);
+    Ok(())
+}
+
+#[test]
 fn a_policy_that_is_none_changes_nothing() -> Res<()> {
     let world = World::new("nopolicy")?;
     world.create("a", &[])?;

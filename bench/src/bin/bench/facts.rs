@@ -32,7 +32,7 @@ impl Facts {
             cpus: cpus(),
             disk: disk(dir),
             load_average: load.split(' ').take(3).collect::<Vec<_>>().join(" "),
-            peers: ["crun", "runc", "bwrap"]
+            peers: ["crun", "runc", "bwrap", "mitmdump"]
                 .map(|peer| first_line(Command::new(peer).arg("--version")))
                 .to_vec(),
         }

@@ -1,6 +1,6 @@
 //! What does durability cost, and against whom? One table, peers in the same run and in turns with us.
 //!
-//! `make bench`, or `cargo run --release -p bench -- [--dir D] [--json FILE] [--only exec,create,appends,output,cuts,restart,workspace]
+//! `make bench`, or `cargo run --release -p bench -- [--dir D] [--json FILE] [--only exec,create,appends,output,cuts,restart,workspace,gateway]
 //! [--quick]`, as root. Each measurement checks its results as well as its times; a missed aim is told and is no failure, a
 //! wrong result is one.
 
@@ -13,6 +13,7 @@ mod cuts;
 mod exec;
 mod facts;
 mod figures;
+mod gateway;
 mod output;
 mod peers;
 mod restart;
@@ -29,11 +30,13 @@ use peers::Peers;
 use table::Group;
 use world::World;
 
-const PARTS: [&str; 7] = [
-    "exec", "create", "appends", "output", "cuts", "restart", WORKSPACE,
+const PARTS: [&str; 8] = [
+    "exec", "create", "appends", "output", "cuts", "restart", WORKSPACE, GATEWAY,
 ];
 /// Takes minutes and gigabytes, so it is only measured when it is asked for.
 const WORKSPACE: &str = "workspace";
+/// The same, and it needs a peer of its own.
+const GATEWAY: &str = "gateway";
 
 struct Options {
     dir: PathBuf,
@@ -67,7 +70,13 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<(), Failure> {
     // Before there are threads: what is mounted here is gone with us, however we end.
-    workspace::private_mounts().map_err(Failure::cannot("get mounts of our own"))?;
+    let mounts = workspace::private_mounts().map_err(Failure::cannot("get mounts of our own"))?;
+    if options.only.iter().any(|only| only == GATEWAY) {
+        if mounts != workspace::Mounts::Private {
+            return Err(Failure::wrong("the gateway is measured as root"));
+        }
+        gateway::know_origin()?;
+    }
     let mut world = World::new(&options.dir)?;
     let facts = Facts::gather(&world.program, world.dir());
     let peers = Peers::new(world.dir(), &world.root())?;
@@ -75,7 +84,8 @@ fn run(options: &Options) -> Result<(), Failure> {
     let mut groups: Vec<Group> = Vec::new();
     for part in PARTS {
         let is_asked_for = options.only.iter().any(|only| only == part);
-        if !is_asked_for && (part == WORKSPACE || !options.only.is_empty()) {
+        let is_long = part == WORKSPACE || part == GATEWAY;
+        if !is_asked_for && (is_long || !options.only.is_empty()) {
             continue;
         }
         say(&format!("measuring {part} …"));
@@ -89,6 +99,7 @@ fn run(options: &Options) -> Result<(), Failure> {
             "output" => output::run(&world, some(5, 1))?,
             "cuts" => cuts::run(&world, some(30, 3))?,
             WORKSPACE => branches::run(&world, options.quick)?,
+            GATEWAY => gateway::run(&world, options.quick)?,
             _ => restart::run(&mut world, &[1, some(200, 20)], some(5, 2))?,
         });
     }

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use policy::{Channel, Connect, Host, Verdict, Wire};
 use protocol::DenyReason;
+use rustls::ServerConfig;
 use rustls::server::Accepted;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::StartHandshake;
+use tokio_rustls::server::TlsStream;
 
 use super::http::serve_http2;
 use super::{Aim, Client, outline, serve_http1};
@@ -18,6 +21,9 @@ use crate::stream::Prefixed;
 use crate::tunnel;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A client's connection that is looked into.
+type Secure = TlsStream<Prefixed<TcpStream>>;
 
 /// Whether requests of a connection can be allowed at all.
 pub(crate) enum Refused {
@@ -123,6 +129,29 @@ fn foreign(accepted: &Accepted) -> Option<String> {
     )
 }
 
+/// Goes on with the handshake that the hello began; an error says what failed.
+async fn shake_hands(
+    accepted: Accepted,
+    stream: Prefixed<TcpStream>,
+    config: Arc<ServerConfig>,
+) -> Result<Box<Secure>, String> {
+    let handshake = StartHandshake::from_parts(accepted, stream).into_stream(config);
+    match timeout(HANDSHAKE_TIMEOUT, handshake).await {
+        Ok(Ok(stream)) => Ok(Box::new(stream)),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("it did not go on in time".to_owned()),
+    }
+}
+
+/// Returns the connection's whole life, in the version of HTTP that was agreed on.
+fn serve(session: Arc<Session>, stream: Box<Secure>) -> BoxFuture<'static, ()> {
+    if stream.get_ref().1.alpn_protocol() == Some(&b"h2"[..]) {
+        Box::pin(serve_http2(session, stream))
+    } else {
+        Box::pin(serve_http1(session, stream))
+    }
+}
+
 /// Answers TLS in the name of the host, and serves what is in it; a refusal is told there too, where programs show it.
 async fn inspect(
     client: Arc<Client>,
@@ -143,20 +172,14 @@ async fn inspect(
         }
     };
     let foreign = foreign(&accepted);
-    let handshake = StartHandshake::from_parts(accepted, stream).into_stream(config);
-    let failure = match timeout(HANDSHAKE_TIMEOUT, handshake).await {
-        Ok(Ok(stream)) => {
-            let h2 = stream.get_ref().1.alpn_protocol() == Some(&b"h2"[..]);
+    // Boxed: what it needs is not kept for as long as the connection is.
+    let failure = match Box::pin(shake_hands(accepted, stream, config)).await {
+        Ok(stream) => {
             let session = Arc::new(Session::secure(client, host, port, refused));
-            if h2 {
-                Box::pin(serve_http2(session, stream)).await;
-            } else {
-                Box::pin(serve_http1(session, stream)).await;
-            }
+            serve(session, stream).await;
             return;
         }
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => "it did not go on in time".to_owned(),
+        Err(failure) => failure,
     };
     let denial = refused.into_denial().unwrap_or_else(|| match foreign {
         Some(what) => Denial::forbidden(

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf as _, Bytes};
+use bytes::{Buf as _, Bytes, BytesMut};
 use futures_util::task::AtomicWaker;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 use tokio_util::io::poll_read_buf;
 
@@ -132,6 +132,20 @@ impl<S: AsyncRead + Unpin> AsyncRead for StrictIo<S> {
             if this.refused {
                 return this.busy.poll_rest(cx).map(Ok);
             }
+            let unseen = this.front.unseen();
+            if unseen > 0 && out.remaining() > 0 {
+                this.timer = None;
+                let before = out.filled().len();
+                let mut body = (&mut this.inner).take(unseen);
+                ready!(Pin::new(&mut body).poll_read(cx, out))?;
+                let read = out.filled().len() - before;
+                this.front.passed(read as u64);
+                if read > 0 || this.front.at_boundary() {
+                    return Poll::Ready(Ok(()));
+                }
+                this.refuse(Violation::Truncated);
+                continue;
+            }
             match this.front.step() {
                 Ok(Step::Pass(bytes)) => {
                     if this.front.take_asked() {
@@ -168,7 +182,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for StrictIo<S> {
             }
             let buffer = this.front.buffer();
             buffer.reserve(READ_SIZE);
-            if ready!(poll_read_buf(Pin::new(&mut this.inner), cx, buffer))? == 0 {
+            let read = poll_read_buf(Pin::new(&mut this.inner), cx, buffer);
+            if read.is_pending() && buffer.is_empty() {
+                // Who waits holds no memory: there may be a thousand.
+                *buffer = BytesMut::new();
+            }
+            if ready!(read)? == 0 {
                 if this.front.at_boundary() {
                     return Poll::Ready(Ok(()));
                 }

@@ -112,6 +112,23 @@ impl Front {
         &mut self.held
     }
 
+    /// Returns how many bytes of a body may pass unseen, as nothing is held before them; 0 where each must be seen.
+    pub(crate) fn unseen(&self) -> u64 {
+        match self.state {
+            _ if !self.held.is_empty() => 0,
+            State::Body { left, .. } => left,
+            State::Opaque => u64::MAX,
+            State::Head | State::Chunked { .. } | State::Undecided => 0,
+        }
+    }
+
+    /// Tells how many of them passed.
+    pub(crate) fn passed(&mut self, count: u64) {
+        if let State::Body { left, .. } = &mut self.state {
+            *left = left.saturating_sub(count);
+        }
+    }
+
     /// Whether a head has begun and is not complete.
     #[must_use]
     pub fn in_head(&self) -> bool {

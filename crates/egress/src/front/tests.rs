@@ -199,3 +199,32 @@ fn no_bytes_make_it_fail() {
         }
     }
 }
+
+#[test]
+fn of_a_body_with_a_length_no_byte_more_passes_unseen() {
+    let mut front = Front::default();
+    front.push(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab");
+    assert_eq!(front.unseen(), 0);
+    assert!(matches!(front.step(), Ok(Step::Pass(_))));
+    // What is held goes first.
+    assert_eq!(front.unseen(), 0);
+    assert_eq!(front.step(), Ok(Step::Pass(Bytes::from_static(b"ab"))));
+    assert_eq!(front.unseen(), 3);
+    front.passed(2);
+    assert_eq!((front.unseen(), front.at_boundary()), (1, false));
+    front.passed(1);
+    assert_eq!(front.unseen(), 0);
+    // The next request is looked at again.
+    front.push(b"GET / HTTP/1.1\r\n\r\n");
+    assert_eq!(front.step(), Err(Violation::Host));
+}
+
+#[test]
+fn of_chunks_and_heads_every_byte_is_seen() {
+    let mut front = Front::default();
+    assert_eq!(front.unseen(), 0);
+    front.push(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    assert!(matches!(front.step(), Ok(Step::Pass(_))));
+    assert_eq!(front.step(), Ok(Step::More));
+    assert_eq!(front.unseen(), 0);
+}

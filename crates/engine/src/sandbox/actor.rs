@@ -12,11 +12,13 @@ use protocol::{
     SandboxId, SandboxName, Seq, Settlement, Stored,
 };
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use super::approvals::Parked;
 use super::checkpoints::{Asked, Holds, Place, release};
 use super::cuts::{Settling, Taken};
 use super::loss::{AfterCrash, Crashed};
+use super::notes::{Note, Noted, notes};
 use super::replicate::{Replica, Waits};
 use super::start::Up;
 use super::{Attached, Handle, Progress, QUEUE, Reply, Request, StdinState};
@@ -59,6 +61,9 @@ enum Message {
     Frame(FromSupervisor),
     LinkEnded,
     Done(Done),
+    Note(Note),
+    /// What was noted has waited long enough.
+    NotesDue,
 }
 
 /// down ──start──▶ starting ──fenced──▶ up ──shutdown──▶ stopping ──▶ down
@@ -101,6 +106,8 @@ pub(super) type After = Box<dyn FnOnce(&mut Sandbox) + Send>;
 pub(super) struct Turn {
     pub(super) events: Vec<New>,
     pub(super) after: Vec<After>,
+    /// What of the events nobody waits for.
+    pub(super) noted: Noted,
 }
 
 pub(super) struct Sandbox {
@@ -110,6 +117,8 @@ pub(super) struct Sandbox {
     pub(super) dir: PathBuf,
     pub(super) state: State,
     pub(super) head: Head,
+    /// Events behind the head that are being written.
+    writing: u64,
     pub(super) epoch: Epoch,
     pub(super) phase: Phase,
     pub(super) problem: Option<ApiError>,
@@ -142,6 +151,7 @@ pub(super) struct Sandbox {
     /// Who sends model requests now; told before the harness it speaks of can send any.
     pub(super) sender: watch::Sender<gateway::Sender>,
     frames: Option<mpsc::Receiver<FromSupervisor>>,
+    pub(super) notes: mpsc::Receiver<Note>,
     /// Told when every open operation has found its place after a daemon's restart.
     pub(super) recovered: Option<oneshot::Sender<()>>,
     pub(super) replica: Replica,
@@ -176,7 +186,8 @@ pub(crate) fn spawn(
     let sender = watch::Sender::new(sender_of(&state));
     let (recovered, recovery) = oneshot::channel();
     let policy = state.spec.policy.as_deref();
-    let way = Arc::new(Way::new(shared.state_dir(id), epoch, policy));
+    let (noting, notes) = notes();
+    let way = Arc::new(Way::new(shared.state_dir(id), epoch, policy, noting));
     let handle = Handle {
         id,
         name: name.clone(),
@@ -194,6 +205,7 @@ pub(crate) fn spawn(
         shared,
         state,
         head,
+        writing: 0,
         epoch,
         phase: Phase::Down,
         problem: None,
@@ -217,6 +229,7 @@ pub(crate) fn spawn(
         done,
         sender,
         frames: None,
+        notes,
         recovered: Some(recovered),
         replica: Replica::new(&handle),
         parked: Parked::default(),
@@ -249,12 +262,12 @@ impl Sandbox {
         mut requests: mpsc::Receiver<Request>,
         mut done: mpsc::UnboundedReceiver<Done>,
     ) {
+        let mut turn = Turn::default();
         while !self.removed {
-            let Some(first) = self.next(&mut requests, &mut done).await else {
-                return;
-            };
-            let mut turn = Turn::default();
-            let mut message = Some(first);
+            let first = self.next(&mut requests, &mut done, turn.due()).await;
+            // Nobody has the sandbox any more; what was noted is written all the same.
+            let is_last = first.is_none();
+            let mut message = first;
             let mut taken = 0;
             while let Some(current) = message {
                 self.handle(current, &mut turn);
@@ -265,11 +278,20 @@ impl Sandbox {
                     None
                 };
             }
-            if !self.commit(&mut turn, &mut requests).await {
+            if self.problem.is_none() && !is_last && turn.may_wait() {
                 continue;
             }
-            for action in turn.after {
-                action(&mut self);
+            let mut next = Turn::default();
+            if self.commit(&mut turn, &mut requests, &mut next).await {
+                for action in turn.after {
+                    action(&mut self);
+                }
+                turn = next;
+            } else {
+                turn = Turn::default();
+            }
+            if is_last && turn.events.is_empty() {
+                return;
             }
         }
     }
@@ -278,7 +300,14 @@ impl Sandbox {
         &mut self,
         requests: &mut mpsc::Receiver<Request>,
         done: &mut mpsc::UnboundedReceiver<Done>,
+        notes_due: Option<Instant>,
     ) -> Option<Message> {
+        let due = async {
+            match notes_due {
+                Some(due) => tokio::time::sleep_until(due).await,
+                None => std::future::pending().await,
+            }
+        };
         let frames = &mut self.frames;
         let frame = async {
             match frames {
@@ -293,6 +322,8 @@ impl Sandbox {
                 Message::Frame,
             )),
             request = requests.recv() => request.map(Message::Request),
+            Some(note) = self.notes.recv() => Some(Message::Note(note)),
+            () = due => Some(Message::NotesDue),
         }
     }
 
@@ -315,6 +346,9 @@ impl Sandbox {
                 }
             }
         }
+        if let Ok(note) = self.notes.try_recv() {
+            return Some(Message::Note(note));
+        }
         requests.try_recv().ok().map(Message::Request)
     }
 
@@ -323,6 +357,8 @@ impl Sandbox {
             Message::Request(request) => self.request(request, turn),
             Message::Frame(frame) => self.frame(frame, turn),
             Message::LinkEnded => self.link_ended(turn),
+            Message::Note(note) => self.note(note, turn),
+            Message::NotesDue => {}
             Message::Done(Done::Up(up)) => self.up(up, turn),
             Message::Done(Done::Cut {
                 ops,
@@ -450,7 +486,7 @@ impl Sandbox {
                 for event in events {
                     self.push(turn, event);
                 }
-                let last = Seq(self.head.seq.0 + turn.events.len() as u64);
+                let last = self.place_of_last(turn);
                 answer(turn, reply, Ok(last));
             }
             Request::Models { reply } => {
@@ -554,7 +590,7 @@ impl Sandbox {
         self.tell_started(turn);
         let new = New::from(event);
         let stored = Stored {
-            seq: Seq(self.head.seq.0 + turn.events.len() as u64 + 1),
+            seq: self.place_of_last(turn).next(),
             id: new.id,
             epoch: self.epoch,
             at: now(),
@@ -576,8 +612,18 @@ impl Sandbox {
         }
     }
 
-    /// Makes the batch durable. `false`: it is not, and this task may write no more.
-    async fn commit(&mut self, turn: &mut Turn, requests: &mut mpsc::Receiver<Request>) -> bool {
+    /// Returns where the last event of a turn will stand.
+    pub(super) fn place_of_last(&self, turn: &Turn) -> Seq {
+        Seq(self.head.seq.0 + self.writing + turn.events.len() as u64)
+    }
+
+    /// Makes the batch durable. `false`: it is not, and this task may write no more. What is noted meanwhile begins the `next` one.
+    async fn commit(
+        &mut self,
+        turn: &mut Turn,
+        requests: &mut mpsc::Receiver<Request>,
+        next: &mut Turn,
+    ) -> bool {
         if turn.events.is_empty() {
             return true;
         }
@@ -598,18 +644,26 @@ impl Sandbox {
             events,
             durability: Durability::Now,
         };
+        self.writing = append.events.len() as u64;
         let mut is_told = false;
+        let mut writing = self.shared.store.append(append.clone());
         let result = loop {
-            match self.shared.store.append(append.clone()).await {
-                Err(journal::Error::NoSpace) => {
-                    if !std::mem::replace(&mut is_told, true) {
-                        tracing::error!(sandbox = %self.name, "the journal has no room; the sandbox waits for it");
+            tokio::select! {
+                biased;
+                result = &mut writing => match result {
+                    Err(journal::Error::NoSpace) => {
+                        if !std::mem::replace(&mut is_told, true) {
+                            tracing::error!(sandbox = %self.name, "the journal has no room; the sandbox waits for it");
+                        }
+                        self.without_room(requests).await;
+                        writing = self.shared.store.append(append.clone());
                     }
-                    self.without_room(requests).await;
-                }
-                result => break result,
+                    result => break result,
+                },
+                Some(note) = self.notes.recv(), if !is_told && next.has_room() => self.note(note, next),
             }
         };
+        self.writing = 0;
         match result {
             Ok(head) => {
                 self.head = head;
@@ -638,7 +692,8 @@ impl Sandbox {
     /// from it, before it is written: whoever asks meanwhile hears that.
     async fn without_room(&mut self, requests: &mut mpsc::Receiver<Request>) {
         let problem = error::of_journal(&journal::Error::NoSpace);
-        let again = tokio::time::Instant::now() + ROOM_AGAIN;
+        self.refuse_notes(&problem);
+        let again = Instant::now() + ROOM_AGAIN;
         while let Ok(request) = tokio::time::timeout_at(again, requests.recv()).await {
             match (request, &self.told) {
                 (None, _) => return tokio::time::sleep_until(again).await,

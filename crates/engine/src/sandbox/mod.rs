@@ -1,7 +1,8 @@
 //! One sandbox: a task that owns its journal's head, its supervisor and its cuts, asked through a [`Handle`].
 //!
 //! The task takes what waits for it in one batch, decides, appends all events of the batch at once, and only then answers
-//! and acts: nobody hears of an event that is not durable. A batch is one commit, so 64 operations at once cost one.
+//! and acts: nobody hears of an event that is not durable, but of one from which nothing follows (`notes`). A batch is one commit,
+//! so 64 operations at once cost one.
 
 mod actor;
 pub(crate) mod approvals;
@@ -9,6 +10,7 @@ mod checkpoints;
 mod cuts;
 mod drops;
 mod loss;
+mod notes;
 mod ops;
 mod removal;
 mod replicate;
@@ -30,6 +32,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub(crate) use actor::{Files, spawn, view_of};
 pub use checkpoints::{Held, Place};
 pub use drops::Force;
+pub(crate) use notes::Note;
 pub(crate) use ops::PATH;
 pub(crate) use removal::remove_state;
 
@@ -478,6 +481,15 @@ impl Handle {
     /// Journals events; returns the place of the last one.
     pub(crate) async fn record(&self, events: Vec<Event>) -> Result<Seq, ApiError> {
         self.ask(|reply| Request::Record { events, reply }).await
+    }
+
+    /// Journals events that may become durable a little later; returns the place of the last one as soon as that is certain.
+    pub(crate) async fn note(&self, events: Vec<Event>) -> Result<Seq, ApiError> {
+        let (reply, answer) = oneshot::channel();
+        let gone = || crate::error::gone(&self.name);
+        let note = Note { events, reply };
+        self.way.notes.send(note).await.map_err(|_| gone())?;
+        answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
     /// Lists the sandbox's harness sessions.

@@ -16,7 +16,7 @@ use egress::{Doors, Egress, Parts};
 use policy::Policy;
 use protocol::control::{Door, DoorKind};
 use protocol::{EffectId, Epoch};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use self::people::People;
@@ -24,7 +24,7 @@ pub(crate) use self::placeholders::copy_placeholders;
 pub(crate) use self::rules::parse;
 use self::seams::{Released, Supervisor};
 use crate::models::Writer;
-use crate::sandbox::Handle;
+use crate::sandbox::{Handle, Note};
 use crate::{error, link};
 
 /// What is served of the doors of this boot.
@@ -38,6 +38,8 @@ struct Serving {
 pub(crate) struct Way {
     dir: PathBuf,
     epoch: Epoch,
+    /// Where the sandbox's task takes notes.
+    pub(crate) notes: mpsc::Sender<Note>,
     egress: watch::Sender<Option<Arc<Egress>>>,
     policy: Mutex<Arc<Policy>>,
     serving: Mutex<Serving>,
@@ -49,10 +51,16 @@ pub(crate) struct Way {
 
 impl Way {
     /// Makes one with the policy that the journal holds; closed as yet.
-    pub(crate) fn new(dir: PathBuf, epoch: Epoch, policy: Option<&str>) -> Self {
+    pub(crate) fn new(
+        dir: PathBuf,
+        epoch: Epoch,
+        policy: Option<&str>,
+        notes: mpsc::Sender<Note>,
+    ) -> Self {
         Self {
             dir,
             epoch,
+            notes,
             egress: watch::Sender::new(None),
             policy: Mutex::new(Arc::new(rules::journaled(policy))),
             serving: Mutex::default(),

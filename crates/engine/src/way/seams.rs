@@ -19,7 +19,7 @@ impl Ledger for Writer {
     }
 
     fn append_relaxed(&self, events: Vec<Event>) -> BoxFuture<'_, Result<Seq, String>> {
-        Box::pin(self.record(events))
+        Box::pin(self.note(events))
     }
 }
 
