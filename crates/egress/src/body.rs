@@ -103,6 +103,13 @@ impl Peeked {
         }
     }
 
+    /// Returns all of it, without taking it away: for one whose length is known and short.
+    pub(crate) async fn gather(&mut self) -> io::Result<Vec<u8>> {
+        self.peek(usize::MAX, |_| false).await?;
+        let held = self.frames.iter().filter_map(Frame::data_ref);
+        Ok(held.flatten().copied().collect())
+    }
+
     /// Reads it away, for a client that listens only when it has sent everything.
     pub(crate) async fn drain(mut self, limit: u64) {
         let mut read = 0;
@@ -204,7 +211,11 @@ impl HttpBody for Upload {
         }
         let frame = match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
             None => return Poll::Ready(None),
-            Some(Err(error)) => return Poll::Ready(Some(Err(io::Error::other(error)))),
+            Some(Err(error)) => {
+                // The client's doing, whatever the upstream makes of what came before.
+                let error = crate::upstream::with_causes(&error);
+                return this.stop(Denial::malformed(format!("the body broke off: {error}")));
+            }
             Some(Ok(frame)) => frame,
         };
         if let Some(data) = frame.data_ref() {

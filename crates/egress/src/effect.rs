@@ -8,6 +8,7 @@ use protocol::{DenyReason, EffectId, EffectKind, Event, Outgoing, Passed, Secret
 
 use crate::deny::Denial;
 use crate::egress::Core;
+use crate::seam::Pass;
 
 /// Counts bytes that pass, and their digest.
 #[derive(Debug, Default)]
@@ -57,12 +58,14 @@ pub(crate) struct Effect {
 
 impl Effect {
     /// Journals that something is about to leave: durably where it may change something, else as soon as its place is certain.
+    /// The word of a person that lets it out is used up by that.
     pub(crate) async fn begin(
         core: &Arc<Core>,
         request: Outgoing,
         class: EffectKind,
         rule: &str,
         secrets: Vec<SecretUse>,
+        pass: Option<Pass>,
     ) -> Result<Self, Denial> {
         let id = effect_id();
         let event = Event::EffectBegun {
@@ -72,27 +75,44 @@ impl Effect {
             rule: rule.to_owned(),
             secrets,
         };
-        let appended = match class {
-            EffectKind::Read => core.ledger.append_relaxed(vec![event]).await,
-            EffectKind::Write => core.ledger.append(vec![event]).await,
+        // In one append: a word is used by what it lets out, or not at all.
+        let used = pass.iter().map(|pass| Event::ApprovalUsed {
+            approval: pass.approval.clone(),
+        });
+        let events: Vec<Event> = used.chain([event]).collect();
+        let (begun, ledger) = (core.clone(), core.ledger.clone());
+        // A word that lets one request out must not be there again after a crash.
+        let must_be_durable = class == EffectKind::Write || pass.is_some();
+        // In a task of its own: what is in the journal is settled there, also where the client goes away meanwhile.
+        let append = async move {
+            let appended = if must_be_durable {
+                ledger.append(events).await
+            } else {
+                ledger.append_relaxed(events).await
+            };
+            drop(pass);
+            appended.map(|_| Self {
+                core: begun,
+                id,
+                begun: Instant::now(),
+                sent: Arc::default(),
+                received: Arc::default(),
+                status: None,
+                settled: false,
+            })
         };
-        if let Err(error) = appended {
+        let appended = core.tasks.spawn_on(append, &core.runtime).await;
+        let appended = appended.unwrap_or_else(|failed| Err(failed.to_string()));
+        let effect = appended.map_err(|error| {
             tracing::warn!(%error, "an effect could not be journaled, so the request is refused");
-            return Err(Denial::new(
+            Denial::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 DenyReason::Upstream,
                 "the sandbox's journal takes nothing at the moment, and nothing leaves unless it is journaled; try again later",
-            ));
-        }
-        Ok(Self {
-            core: core.clone(),
-            id,
-            begun: Instant::now(),
-            sent: Arc::default(),
-            received: Arc::default(),
-            status: None,
-            settled: false,
-        })
+            )
+        })?;
+        failpoint::hit("egress_begun");
+        Ok(effect)
     }
 
     /// Journals the end.
@@ -104,6 +124,7 @@ impl Effect {
         if std::mem::replace(&mut self.settled, true) {
             return;
         }
+        failpoint::hit("egress_settling");
         let event = Event::EffectSettled {
             effect: self.id.clone(),
             status: self.status,

@@ -11,6 +11,7 @@ use protocol::{EffectId, Event};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -185,43 +186,46 @@ impl Egress {
         self.core.apps.clear();
     }
 
-    /// Serves doors until [`Egress::close`]. May be called again for doors that came later.
+    /// Serves doors, and what goes with them, until [`Egress::close`] or the future is dropped.
     pub async fn serve(self: Arc<Self>, doors: Doors) {
         let core = &self.core;
-        let mut served = Vec::new();
+        let mut served = self.open_doors(doors);
+        let keep = core.clone();
+        served.spawn(async move {
+            let run = async {
+                tokio::join!(keep.denials.run(), tidy(&keep.pool));
+            };
+            keep.closing.run_until_cancelled(run).await;
+        });
+        ended(served).await;
+    }
+
+    /// Serves doors that came later, as [`Egress::serve`].
+    pub async fn serve_more(self: Arc<Self>, doors: Doors) {
+        ended(self.open_doors(doors)).await;
+    }
+
+    fn open_doors(&self, doors: Doors) -> JoinSet<()> {
+        let core = &self.core;
+        let mut served = JoinSet::new();
         for listener in doors.tcp {
-            served.push(tokio::spawn(accept(core.clone(), listener, Entrance::Open)));
+            served.spawn(accept(core.clone(), listener, Entrance::Open));
         }
         if let Some(listener) = doors.proxy {
-            served.push(tokio::spawn(accept(
-                core.clone(),
-                listener,
-                Entrance::Proxy,
-            )));
+            served.spawn(accept(core.clone(), listener, Entrance::Proxy));
         }
         if let Some(socket) = doors.dns {
             let (closing, answerer) = (core.closing.clone(), core.answerer.clone());
-            served.push(tokio::spawn(async move {
+            served.spawn(async move {
                 let ended = closing
                     .run_until_cancelled(serve_udp(socket, answerer))
                     .await;
                 if let Some(Err(error)) = ended {
                     tracing::error!(%error, "names are not answered any more in this sandbox");
                 }
-            }));
+            });
         }
-        let keep = core.clone();
-        served.push(tokio::spawn(async move {
-            let run = async {
-                tokio::join!(keep.denials.run(), tidy(&keep.pool));
-            };
-            keep.closing.run_until_cancelled(run).await;
-        }));
-        for served in served {
-            if let Err(error) = served.await {
-                tracing::error!(%error, "a door's task failed");
-            }
-        }
+        served
     }
 
     /// Journals the end of effects that an earlier daemon began: nobody knows any more how they ended.
@@ -254,6 +258,15 @@ impl Egress {
         self.core.tasks.wait().await;
         self.core.denials.flush(true).await;
         self.core.pool.clear();
+    }
+}
+
+/// Waits for the tasks of doors. Dropped, it ends them.
+async fn ended(mut served: JoinSet<()>) {
+    while let Some(one) = served.join_next().await {
+        if let Err(error) = one {
+            tracing::error!(%error, "a door's task failed");
+        }
     }
 }
 

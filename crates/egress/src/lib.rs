@@ -35,6 +35,6 @@ pub use dns::{Answerer, answer_dns};
 pub use egress::{Doors, Egress, Parts};
 pub use front::{Front, Step, Violation};
 pub use seam::{
-    Approval, Approver, Ask, BoxFuture, Ledger, Owners, Placeholder, Resolver, Secrets,
+    Approval, Approver, Ask, BoxFuture, Ledger, Owners, Pass, Placeholder, Resolver, Secrets,
     SystemResolver,
 };

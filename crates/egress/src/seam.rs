@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::{Event, OpId, Outgoing, Seq};
+use protocol::{ApprovalId, AskedBody, Event, OpId, Outgoing, Seq};
 
 /// A boxed future, so that the traits can be used as objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -62,15 +62,27 @@ pub struct Ask {
     pub rule: String,
     /// Of everything that was judged, so that an answer holds for this request and no other.
     pub digest: String,
+    /// What is known of its body; none where it has none.
+    pub body: Option<AskedBody>,
     /// How long it may wait.
     pub timeout: Duration,
 }
 
+/// A word that was given, for the one request that got it: used up by the append in which that request's effect begins. Dropped
+/// before, it is still there for the next request of its digest.
+#[derive(Debug, Clone)]
+pub struct Pass {
+    /// The approval.
+    pub approval: ApprovalId,
+    /// While it is held, nobody else gets it.
+    pub held: Arc<()>,
+}
+
 /// What became of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Approval {
-    /// It may go.
-    Allowed,
+    /// It may go: by a word for it alone, or by one that has become a rule.
+    Allowed(Option<Pass>),
     /// It may not.
     Refused {
         /// In the person's words.

@@ -46,7 +46,15 @@ pub(crate) async fn run(
     };
     request.op = client.op().await;
     // What happens inside is not seen, so it may be anything.
-    let begun = Effect::begin(core, request.clone(), EffectKind::Write, &rule, Vec::new()).await;
+    let begun = Effect::begin(
+        core,
+        request.clone(),
+        EffectKind::Write,
+        &rule,
+        Vec::new(),
+        None,
+    )
+    .await;
     let effect = match begun {
         Ok(effect) => effect,
         Err(_not_journaled) => return,

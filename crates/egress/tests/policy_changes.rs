@@ -111,7 +111,7 @@ async fn a_request_that_waits_for_a_person_is_judged_again() {
     let answered = async {
         let (_, answer) = world.asked().await;
         world.set_policy("");
-        answer.send(egress::Approval::Allowed).unwrap();
+        answer.send(egress::Approval::Allowed(None)).unwrap();
     };
     let (answer, ()) = tokio::join!(sent, answered);
     assert_eq!(Answer::of(answer).await.status, 403);

@@ -83,6 +83,29 @@ async fn a_secret_is_put_where_the_rule_says_and_journaled_by_its_fingerprint() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_with_a_secret_is_not_asked_for_in_slices() {
+    let (origin, world) = world("bearer = true", "").await;
+    let other = Origin::tls(&["b.test"], true).await;
+    let without = World::new(&rule("r", "b.test", &other, LOOK), &[other.port]);
+    let headers = [("range", "bytes=3-5"), ("if-range", "\"e\"")];
+    for (world, origin, name, expected) in [
+        (&world, &origin, "a.test", None),
+        (&without, &other, "b.test", Some("bytes=3-5")),
+    ] {
+        let mut http = Http::open(world, origin, name, Version::HTTP_2).await;
+        let answer = http
+            .ask("GET", name, origin.port, "/x", &headers, text(""))
+            .await;
+        assert_eq!(answer.status(), 200);
+        assert_eq!(origin.seen()[0].header("range"), expected);
+        assert_eq!(
+            origin.seen()[0].header("if-range").is_some(),
+            expected.is_some()
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_says_the_secret_is_scrubbed() {
     let (origin, world) = world("bearer = true", "").await;
     for version in [Version::HTTP_11, Version::HTTP_2] {

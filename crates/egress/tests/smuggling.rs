@@ -79,6 +79,26 @@ async fn the_same_holds_inside_of_tls_and_for_a_second_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_chunk_is_the_clients_fault_and_told_once() {
+    let origin = Origin::tls(&["a.test"], false).await;
+    let world = World::new(&rule("r", "a.test", &origin, LOOK), &[origin.port]);
+    let port = origin.port;
+    for bad in ["zz\r\n", "3\r\nabcd\r\n", "3;\n\r\n"] {
+        let stream = tls(&world, door(port), "a.test", &["http/1.1"])
+            .await
+            .unwrap();
+        let request = format!(
+            "POST /sink HTTP/1.1\r\nHost: a.test:{port}\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n{bad}"
+        );
+        let answer = raw(stream, request.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{bad:?}: {answer}");
+        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
+        assert!(answer.contains("the chunked body is malformed"), "{answer}");
+    }
+    world.journal.denied(DenyReason::Protocol).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_offered_to_be_switched_to_is_not_passed_on() {
     let origin = Origin::tls(&["a.test"], false).await;
     let world = World::new(&rule("r", "a.test", &origin, LOOK), &[origin.port]);

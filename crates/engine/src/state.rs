@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use protocol::{
-    ApprovalId, Boot, CutId, EffectId, EffectKind, Event, Offset, OpId, OpSpec, Origin, Outcome,
-    Outgoing, Role, SandboxId, SandboxName, SandboxSpec, Seq, SessionId, Settlement, UnixMillis,
-    WorkspaceId,
+    ApprovalId, AskedBody, Boot, CutId, EffectId, EffectKind, Event, Offset, OpId, OpSpec, Origin,
+    Outcome, Outgoing, Role, SandboxId, SandboxName, SandboxSpec, Seq, SessionId, Settlement,
+    UnixMillis, WorkspaceId,
 };
 
 /// Identity of a command, for "the same id again": equal means attach, different means refuse.
@@ -245,6 +245,10 @@ pub struct Approval {
     pub rule: String,
     /// What the word is good for.
     pub digest: String,
+    /// What is known of its body.
+    pub body: Option<AskedBody>,
+    /// How long it is held.
+    pub timeout_ms: Option<u64>,
     /// When it was asked.
     pub asked_at: UnixMillis,
     /// The word, once it was given.
@@ -497,11 +501,15 @@ impl State {
                 request,
                 rule,
                 digest,
+                body,
+                timeout_ms,
             } => {
                 let asked = Approval {
                     request: request.clone(),
                     rule: rule.clone(),
                     digest: digest.clone(),
+                    body: body.clone(),
+                    timeout_ms: *timeout_ms,
                     asked_at: stored.at,
                     allowed: None,
                 };
@@ -512,7 +520,7 @@ impl State {
                     asked.allowed = Some(*allowed);
                 }
             }
-            Event::ApprovalUsed { approval } => {
+            Event::ApprovalUsed { approval } | Event::ApprovalExpired { approval } => {
                 self.approvals.remove(approval);
             }
             Event::PolicySet { policy } => {

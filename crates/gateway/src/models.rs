@@ -194,6 +194,7 @@ impl Models {
             | Event::ApprovalAsked { .. }
             | Event::ApprovalDecided { .. }
             | Event::ApprovalUsed { .. }
+            | Event::ApprovalExpired { .. }
             | Event::PolicySet { .. } => {}
         }
     }

@@ -8,6 +8,7 @@
 //! The format is described at [`Policy::parse`].
 
 mod ask;
+mod carry;
 mod effect;
 mod explain;
 mod git;
@@ -33,6 +34,7 @@ mod suffixes;
 mod verdict;
 
 pub use ask::{Connect, Request, Wire};
+pub use carry::Carried;
 pub use effect::kind;
 pub use explain::{Decision, Explanation, Looked, explain};
 pub use git::{GitAct, git_act};

@@ -88,7 +88,9 @@ fn write(
         Says::Deny => Action::Deny,
     };
     let (host, port) = (asked.host, asked.port);
-    let mut text = format!("[[rule]]\nname = \"{name}\"\nhosts = [\"{host}\"]\nports = [{port}]\n");
+    let mut text = format!(
+        "# An answer of a person.\n[[rule]]\nname = \"{name}\"\nhosts = [\"{host}\"]\nports = [{port}]\n"
+    );
     if says == Says::Allow {
         if !asked.tls {
             text += "plain = true\n";

@@ -172,6 +172,19 @@ impl Rule {
         }
     }
 
+    /// Whether connections of another rule are looked into since this one is for some of them.
+    pub(crate) fn looks_into(&self, other: &Self) -> bool {
+        let shares_ports = match (&self.ports, &other.ports) {
+            (Some(own), Some(others)) => !own.is_disjoint(others),
+            (None, _) | (_, None) => true,
+        };
+        let shares_hosts = self.hosts.iter().any(|own| {
+            let mut others = other.hosts.iter();
+            others.any(|host| own.covers(host) || host.covers(own))
+        });
+        self.needs_look() && shares_ports && shares_hosts
+    }
+
     pub(crate) fn fits(&self, asked: &Asked<'_>) -> Fit {
         let request = asked.request;
         if let Err(miss) = self.carries(request.host, request.port, request.tls) {

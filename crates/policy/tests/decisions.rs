@@ -747,7 +747,9 @@ fn roots_are_those_of_the_rule_for_the_host() {
     let pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
     let rules = rule(
         "r",
-        &format!("hosts = [\"a.test\"]\nroots = '''\n{pem}'''\naction = \"allow\""),
+        &format!(
+            "hosts = [\"a.test\"]\npaths = [\"/**\"]\nroots = '''\n{pem}'''\naction = \"allow\""
+        ),
     );
     assert_eq!(rules.roots(&host("a.test"), 443), Some(pem));
     assert_eq!(rules.roots(&host("a.test"), 80), None);

@@ -133,6 +133,16 @@ fn an_error_says_where_what_and_what_is_allowed() {
         ),
         (&format!("{RULE}roots = \"x\"\n"), "no list of certificates"),
         (
+            &format!(
+                "{RULE}roots = \"\"\"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\"\"\"\n"
+            ),
+            "roots do nothing",
+        ),
+        (
+            "presets = [{ name = \"crates\", hosts = [\"x.test\"] }]",
+            "there is no key `hosts`",
+        ),
+        (
             &format!("{RULE}roots = \"-----BEGIN PRIVATE KEY-----\"\n"),
             "no list of certificates",
         ),

@@ -174,3 +174,69 @@ fn what_no_rule_can_say_is_not_remembered() {
             .is_err()
     );
 }
+
+#[test]
+fn answers_are_taken_along_where_they_would_be_asked_for_again() {
+    let old = remember("POST", "https://api.test/v1/x", Says::Allow, Scope::Request);
+    let url = "https://git.test/acme/app.git/git-receive-pack";
+    let push = ask("POST", url).refs(&["refs/heads/a"]);
+    let old = old
+        .remember("api", &push.request(), Says::Deny, Scope::Request)
+        .unwrap();
+    let old = old
+        .remember(
+            "rest",
+            &ask("GET", "http://new.test/x").request(),
+            Says::Allow,
+            Scope::Request,
+        )
+        .unwrap();
+    assert_eq!(old.remembered().count(), 3);
+
+    // The same policy again, without them.
+    let same = old.carry(policy(RULES));
+    assert_eq!(same.dropped, [""; 0]);
+    assert_eq!(same.policy.remembered().count(), 3);
+    for (method, url) in [
+        ("POST", "https://api.test/v1/x"),
+        ("GET", "http://new.test/x"),
+    ] {
+        let told = said(&same.policy, method, url);
+        assert!(told.starts_with("allow said-"), "{told}");
+    }
+    let told = word(&push.of(&same.policy));
+    assert!(told.starts_with("deny said-"), "{told}");
+    // With them in it, it is what it is.
+    let itself = same.policy.carry(same.policy.clone());
+    assert_eq!(itself.policy, same.policy);
+
+    // One that says something else about them does not have its word taken.
+    let other = "[[rule]]\nname = \"one\"\nhosts = [\"api.test\"]\npaths = [\"/v1/**\"]\naction = \"allow\"\n\
+                 [[rule]]\nname = \"two\"\nhosts = [\"new.test\"]\naction = \"deny\"";
+    let other = old.carry(policy(other));
+    assert_eq!(other.policy.remembered().count(), 0);
+    assert_eq!(other.dropped.len(), 3, "{:?}", other.dropped);
+    assert!(
+        other
+            .dropped
+            .iter()
+            .any(|why| why.contains("denies it now"))
+    );
+    assert!(
+        other
+            .dropped
+            .iter()
+            .any(|why| why.contains("`one` allows it"))
+    );
+    assert_eq!(
+        said(&other.policy, "GET", "http://new.test/x"),
+        "deny two Rule"
+    );
+
+    let forgotten = old.forget(policy(RULES));
+    assert_eq!(
+        (forgotten.policy, forgotten.dropped.len()),
+        (policy(RULES), 3)
+    );
+    assert_eq!(old.carry(Policy::empty()).policy.remembered().count(), 0);
+}

@@ -86,6 +86,9 @@ pub enum DenyReason {
 pub struct PolicyText {
     /// TOML; empty allows nothing.
     pub policy: String,
+    /// Leave out the rules that answers of people were made, which are kept else.
+    #[serde(default)]
+    pub forget: bool,
 }
 
 /// A policy that is in force.
@@ -95,6 +98,12 @@ pub struct PolicyView {
     pub policy: String,
     /// BLAKE3 of the text, in hex.
     pub digest: String,
+    /// The rules in it that answers of people were made.
+    #[serde(default)]
+    pub remembered: Vec<String>,
+    /// Such rules that this change left out, each with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forgotten: Vec<String>,
 }
 
 /// Asks what a policy says of a request, without making it.
@@ -178,6 +187,20 @@ pub struct DenialView {
     pub times: u32,
 }
 
+/// A body that a person is asked about, before any of it has left.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct AskedBody {
+    /// Its length; none where it is streamed and nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// BLAKE3 of it, in hex, where it was short enough to be read before: then the word is for this body and no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// How it begins, where it was read: at most 1 KiB of it, with whatever a terminal could take for a command escaped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beginning: Option<String>,
+}
+
 /// A request that waits for a person's word.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ApprovalView {
@@ -188,8 +211,17 @@ pub struct ApprovalView {
     /// What is to leave.
     #[serde(flatten)]
     pub request: Outgoing,
+    /// What is known of its body; none where it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<AskedBody>,
+    /// The command of the operation that sends it, the first 4096 characters; none where that has ended or is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
     /// The rule that wants it asked.
     pub rule: String,
+    /// How long it is held for a word, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
     /// The word, where it was given and is not used yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed: Option<bool>,

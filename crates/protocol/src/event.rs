@@ -7,9 +7,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ApprovalId, Boot, CutId, DenyReason, EffectId, EffectKind, Epoch, ModelRequestId, Offset, OpId,
-    OpSpec, Origin, Outgoing, Passed, SandboxId, SandboxName, SandboxSpec, SecretUse, Seq,
-    SessionId, Settlement, UnixMillis, WorkspaceId, base64_bytes,
+    ApprovalId, AskedBody, Boot, CutId, DenyReason, EffectId, EffectKind, Epoch, ModelRequestId,
+    Offset, OpId, OpSpec, Origin, Outgoing, Passed, SandboxId, SandboxName, SandboxSpec, SecretUse,
+    Seq, SessionId, Settlement, UnixMillis, WorkspaceId, base64_bytes,
 };
 
 /// The version written into new events. A reader refuses a higher one.
@@ -442,6 +442,12 @@ pub enum Event {
         rule: String,
         /// BLAKE3 of everything that the word is good for, in hex: another request needs another one.
         digest: String,
+        /// What is known of its body; none where it has none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        body: Option<AskedBody>,
+        /// How long the request is held, in milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timeout_ms: Option<u64>,
     },
     /// A person gave it.
     ApprovalDecided {
@@ -450,8 +456,13 @@ pub enum Event {
         /// Whether the request may leave.
         allowed: bool,
     },
-    /// The request left, or was refused, by that word: it is used up.
+    /// The request left (its effect begins in the same append), or was refused, by that word: it is used up.
     ApprovalUsed {
+        /// Which.
+        approval: ApprovalId,
+    },
+    /// Nobody gave it while anybody waited for it.
+    ApprovalExpired {
         /// Which.
         approval: ApprovalId,
     },
@@ -498,6 +509,7 @@ impl Event {
             Self::ApprovalAsked { .. } => "approval_asked",
             Self::ApprovalDecided { .. } => "approval_decided",
             Self::ApprovalUsed { .. } => "approval_used",
+            Self::ApprovalExpired { .. } => "approval_expired",
             Self::PolicySet { .. } => "policy_set",
         }
     }

@@ -37,6 +37,11 @@ pub const ALL: &[&str] = &[
     "before_serving",
     "after_cuts_dropped",
     "mid_compose",
+    "egress_accepted",
+    "egress_parked",
+    "egress_approved",
+    "egress_begun",
+    "egress_settling",
 ];
 
 /// A process that stands at a place. Dropped, it is let go on.

@@ -24,12 +24,16 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Verb {
-    /// Put a policy in force.
+    /// Put a policy in force. Answers that `approve --remember` and `refuse --remember` made rules are kept where it would ask
+    /// again; what becomes of them is said.
     Set {
         /// The sandbox.
         name: String,
         /// The policy's file; `-` is standard input. An empty one allows nothing.
         file: PathBuf,
+        /// Leave those answers out.
+        #[arg(long)]
+        forget: bool,
     },
     /// Print the policy in force.
     Show {
@@ -59,7 +63,7 @@ enum Verb {
 
 pub(crate) async fn run(args: Args, world: &World) -> Outcome {
     match args.verb {
-        Verb::Set { name, file } => set(&name, &file, world).await,
+        Verb::Set { name, file, forget } => set(&name, &file, forget, world).await,
         Verb::Show { name } => show(&name, world).await,
         Verb::Check {
             url,
@@ -88,15 +92,24 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
     }
 }
 
-async fn set(name: &str, file: &Path, world: &World) -> Outcome {
+async fn set(name: &str, file: &Path, forget: bool, world: &World) -> Outcome {
     let name: SandboxName = parse(name)?;
     let ask = PolicyText {
         policy: read(file)?,
+        forget,
     };
     let path = format!("/v1/sandboxes/{name}/policy");
     let view: PolicyView = world.client.call(Method::PUT, &path, &ask).await?;
     if world.json {
         print_json(&view)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !view.remembered.is_empty() {
+        let (count, names) = (view.remembered.len(), view.remembered.join(", "));
+        print_line(&format!("answers of people in it: {count} ({names})"));
+    }
+    for one in &view.forgotten {
+        print_line(&format!("answer left out: {one}"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -104,6 +104,13 @@ fn value(name: &str) -> Result<Vec<u8>, ApiError> {
         if value.last() == Some(&b'\r') {
             value.pop();
         }
+        if !stdin.is_terminal() {
+            // Where nobody reads it nobody asks.
+            let _said = writeln!(
+                std::io::stderr(),
+                "the end of line after the value is left out"
+            );
+        }
     }
     let wrong = match value.len() as u64 {
         0 => "is empty",

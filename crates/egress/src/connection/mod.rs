@@ -111,6 +111,7 @@ pub(crate) async fn serve(
         serve_tcp(stream, &core.answerer).await;
         return;
     }
+    failpoint::hit("egress_accepted");
     // Asked at once: a short-lived process may be gone before its request is understood.
     let owners = core.owners.clone();
     let client = SocketAddr::new(peer.ip().to_canonical(), peer.port());

@@ -1,7 +1,7 @@
 //! A connection as an HTTP server reads it: through a [`Front`].
 //!
 //! What is refused looks to the server like the end of the connection. The refusal is written when the server closes, so that
-//! answers to earlier requests come first.
+//! answers to earlier requests come first. In the middle of a body it is an error, and the answer to that request.
 
 use std::io;
 use std::pin::Pin;
@@ -162,6 +162,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for StrictIo<S> {
                         decision => this.front.decide(decision == OPAQUE),
                     }
                     continue;
+                }
+                Err(Violation::Chunk) => {
+                    // It is of the request on its way, which is answered by whoever reads its body.
+                    this.refused = true;
+                    return Poll::Ready(Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        Violation::Chunk,
+                    )));
                 }
                 Err(violation) => {
                     this.refuse(violation);

@@ -1,14 +1,16 @@
 //! A request with what was found out about it: what a policy is asked, and what the journal is told.
 
+use std::io;
 use std::time::Duration;
 
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, StatusCode};
 use hyper::body::Body as _;
 use policy::{GitAct, Grant, Host, Policy, Verdict};
-use protocol::{DenyReason, EffectKind, Outgoing};
+use protocol::{AskedBody, DenyReason, EffectKind, Outgoing};
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use crate::body::Peeked;
@@ -18,6 +20,8 @@ use crate::head;
 use crate::placeholder;
 use crate::seam::Placeholder;
 
+use super::escape;
+
 /// How much of a body is looked at before it goes on: the commands of a push, a GraphQL document.
 const MAX_PEEK: usize = 64 << 10;
 /// Headers with which a client asks for another method than it says.
@@ -26,6 +30,20 @@ const OVERRIDES: [&str; 3] = [
     "x-http-method",
     "x-method-override",
 ];
+/// Headers in which one try of a request differs from the next.
+const OF_ONE_TRY: [&str; 9] = [
+    "connection",
+    "date",
+    "expect",
+    "host",
+    "traceparent",
+    "tracestate",
+    "user-agent",
+    "x-amz-date",
+    "x-request-id",
+];
+/// How much of a body a person is shown.
+const BEGINNING: usize = 1 << 10;
 const PEEK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A request with what was found out about it.
@@ -101,18 +119,13 @@ impl Asked {
         }
     }
 
-    /// Of everything that a person is asked about.
-    pub(super) fn digest(&self, rule: &str) -> String {
+    /// Of everything that a person is asked about: the whole head but for what differs from try to try, and the body as far as
+    /// it is known.
+    pub(super) fn digest(&self, rule: &str, body: Option<&AskedBody>) -> String {
         let mut hash = blake3::Hasher::new();
-        let header = |name| {
-            self.parts
-                .headers
-                .get(name)
-                .map_or(&b""[..], |value| value.as_bytes())
-        };
-        let refs = match &self.git {
-            Some(GitAct::Push { refs, .. }) => refs.join("\n"),
-            _ => String::new(),
+        let mut put = |part: &[u8]| {
+            hash.update(&(part.len() as u64).to_le_bytes());
+            hash.update(part);
         };
         let authority = head::authority(&self.host, self.port, self.secure);
         let path = self
@@ -120,21 +133,71 @@ impl Asked {
             .uri
             .path_and_query()
             .map_or("/", PathAndQuery::as_str);
-        for part in [
-            rule.as_bytes(),
-            if self.secure { b"https" } else { b"http" },
-            authority.as_bytes(),
-            self.parts.method.as_str().as_bytes(),
-            path.as_bytes(),
-            header(CONTENT_TYPE),
-            header(CONTENT_LENGTH),
-            refs.as_bytes(),
-        ] {
-            hash.update(&(part.len() as u64).to_le_bytes());
-            hash.update(part);
+        put(rule.as_bytes());
+        put(if self.secure { b"https" } else { b"http" });
+        put(authority.as_bytes());
+        put(self.parts.method.as_str().as_bytes());
+        put(path.as_bytes());
+        let mut headers: Vec<(&str, &[u8])> = self
+            .parts
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_bytes()))
+            .filter(|(name, _)| !OF_ONE_TRY.contains(name))
+            .collect();
+        headers.sort_unstable();
+        for (name, value) in headers {
+            put(name.as_bytes());
+            put(value);
+        }
+        put(b"");
+        if let Some(GitAct::Push { refs, .. }) = &self.git {
+            put(refs.join("\n").as_bytes());
+        }
+        if let Some(body) = body {
+            put(&body.bytes.map_or([0; 8], u64::to_le_bytes));
+            put(body.digest.as_deref().unwrap_or("streamed").as_bytes());
         }
         hash.finalize().to_hex().to_string()
     }
+}
+
+/// Returns what a person is shown of a body. One that is short, and whose length was said, is read before.
+pub(super) async fn asked_body(
+    asked: &Asked,
+    body: &mut Peeked,
+    placeholders: &[Placeholder],
+) -> Result<Option<AskedBody>, Denial> {
+    if asked.websocket || body.is_end_stream() {
+        return Ok(None);
+    }
+    let bytes = body.size_hint().exact();
+    if bytes.is_none_or(|bytes| bytes > MAX_PEEK as u64) {
+        return Ok(Some(AskedBody {
+            bytes,
+            ..AskedBody::default()
+        }));
+    }
+    let read = timeout(PEEK_TIMEOUT, body.gather()).await;
+    let read = read.map_err(too_slow)?.map_err(broken)?;
+    let beginning = &read[..read.len().min(BEGINNING)];
+    Ok(Some(AskedBody {
+        bytes,
+        digest: Some(blake3::hash(&read).to_hex().to_string()),
+        beginning: Some(escape::text(placeholders, beginning)),
+    }))
+}
+
+fn too_slow(_: Elapsed) -> Denial {
+    Denial::new(
+        StatusCode::REQUEST_TIMEOUT,
+        DenyReason::Protocol,
+        "the body did not come in time",
+    )
+}
+
+fn broken(_: io::Error) -> Denial {
+    Denial::malformed("the body broke off")
 }
 
 /// Reads what a decision needs of the body: a push's commands, a GraphQL document. Returns it where it is the whole body.
@@ -144,14 +207,6 @@ pub(super) async fn look_into(
 ) -> Result<Option<Vec<u8>>, Denial> {
     let uri = &asked.parts.uri;
     asked.git = policy::git_act(asked.parts.method.as_str(), uri.path(), uri.query());
-    let too_slow = |_| {
-        Denial::new(
-            StatusCode::REQUEST_TIMEOUT,
-            DenyReason::Protocol,
-            "the body did not come in time",
-        )
-    };
-    let broken = |_| Denial::malformed("the body broke off");
     if let Some(GitAct::Push { repo, .. }) = &asked.git {
         if asked.parts.headers.contains_key(CONTENT_ENCODING) {
             return Err(Denial::malformed(

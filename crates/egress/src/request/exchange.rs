@@ -15,7 +15,7 @@ use super::asked::Asked;
 use super::{Session, refuse};
 use crate::body::{Body, Download, Peeked, Upload, empty};
 use crate::connection::{BusyOne, Client};
-use crate::deny::Denial;
+use crate::deny::{Denial, Listener};
 use crate::effect::Effect;
 use crate::egress::{Core, Current};
 use crate::flow::Ticket;
@@ -24,7 +24,7 @@ use crate::head;
 use crate::inject::{self, Giving, Injected};
 use crate::placeholder::Watch;
 use crate::scrub::Scrub;
-use crate::seam::Placeholder;
+use crate::seam::{Pass, Placeholder};
 use crate::upstream::{self, Place, Sender, Target};
 use crate::websocket;
 
@@ -36,6 +36,8 @@ pub(super) struct Allowed {
     pub(super) policy: Arc<Current>,
     pub(super) rule: String,
     pub(super) grant: Grant,
+    /// The word that it may leave by, where it was asked for.
+    pub(super) pass: Option<Pass>,
     pub(super) kind: EffectKind,
     pub(super) outgoing: Outgoing,
     pub(super) placeholders: Vec<Placeholder>,
@@ -53,6 +55,7 @@ impl Allowed {
         self.outgoing.op = client.op().await;
         let outgoing = self.outgoing.clone();
         let rule = self.rule.clone();
+        let listener = Listener::of(&self.asked.parts.headers);
         let listens = self.asked.parts.version == Version::HTTP_2
             || self.asked.parts.headers.contains_key(EXPECT);
         let sent = tokio::select! {
@@ -68,7 +71,7 @@ impl Allowed {
                     denial
                 };
                 client.deny(outgoing, &denial).await;
-                refuse(&denial, body.filter(|_| !listens), busy).await
+                refuse(&denial, listener, body.filter(|_| !listens), busy).await
             }
         }
     }
@@ -85,6 +88,7 @@ impl Allowed {
             policy,
             rule,
             grant,
+            pass,
             kind,
             outgoing,
             placeholders,
@@ -146,7 +150,7 @@ impl Allowed {
                 Denial::forbidden(DenyReason::NoRule, "the policy does not allow it any more");
             return Err((denial, Some(body)));
         }
-        let mut effect = match Effect::begin(core, outgoing, kind, &rule, uses).await {
+        let mut effect = match Effect::begin(core, outgoing, kind, &rule, uses, pass).await {
             Ok(effect) => effect,
             Err(denial) => return Err((denial, Some(body))),
         };

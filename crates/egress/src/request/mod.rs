@@ -1,6 +1,7 @@
 //! One request: judged, journaled, sent, and its answer brought back.
 
 mod asked;
+mod escape;
 mod exchange;
 mod session;
 
@@ -19,15 +20,15 @@ use tokio::time::timeout;
 
 use crate::body::{Body, Peeked, keeping};
 use crate::connection::{BusyOne, Client, Refused as Barred};
-use crate::deny::Denial;
+use crate::deny::{Denial, Listener};
 use crate::egress::Current;
 use crate::front::Switch;
 use crate::head;
-use crate::seam::{Approval, Ask};
+use crate::seam::{Approval, Ask, Pass, Placeholder};
 
 pub(crate) use session::Session;
 
-use asked::{Asked, kind, look_into, method_text};
+use asked::{Asked, asked_body, kind, look_into, method_text};
 use exchange::Allowed;
 
 /// What of a refused body is read away for a client that listens only then.
@@ -46,6 +47,7 @@ pub(crate) async fn handle(
     let upgrade = switch.is_some().then(|| hyper::upgrade::on(&mut request));
     let listens = request.version() == Version::HTTP_2 || request.headers().contains_key(EXPECT);
     let is_head = request.method() == Method::HEAD;
+    let listener = Listener::of(request.headers());
     let response = match judge(&session, request, upgrade.clone()).await {
         Ok(allowed) => Box::pin(allowed.send(&session, &busy)).await,
         Err(Refused {
@@ -54,7 +56,7 @@ pub(crate) async fn handle(
             body,
         }) => {
             session.client.deny(outgoing, &denial).await;
-            refuse(&denial, body.filter(|_| !listens), &busy).await
+            refuse(&denial, listener, body.filter(|_| !listens), &busy).await
         }
     };
     // hyper sends what it is given, and an answer to HEAD has no body.
@@ -97,14 +99,21 @@ struct Refused {
     body: Option<Peeked>,
 }
 
-async fn refuse(denial: &Denial, body: Option<Peeked>, busy: &Arc<BusyOne>) -> Response<Body> {
+async fn refuse(
+    denial: &Denial,
+    listener: Listener,
+    body: Option<Peeked>,
+    busy: &Arc<BusyOne>,
+) -> Response<Body> {
     if let Some(body) = body.filter(|body| !body.is_end_stream()) {
         // A client that is still sending when the connection is closed does not get to hear why.
         if timeout(DRAIN_TIMEOUT, body.drain(MAX_DRAIN)).await.is_err() {
             tracing::debug!("a refused body did not end in time");
         }
     }
-    denial.response().map(|body| keeping(body, busy.clone()))
+    denial
+        .response(listener)
+        .map(|body| keeping(body, busy.clone()))
 }
 
 async fn judge(
@@ -161,7 +170,8 @@ async fn judge(
             ));
         }
         let head = look_into(&mut asked, &mut body).await?;
-        let (policy, rule, grant) = allowed(session, &asked, &outgoing).await?;
+        let (policy, rule, grant, pass) =
+            allowed(session, &asked, &mut body, &placeholders).await?;
         if let Some(most) = grant.budget.requests_per_minute
             && !core.budgets.take(&rule, most, Instant::now())
         {
@@ -177,11 +187,11 @@ async fn judge(
             let denial = Denial::new(StatusCode::PAYLOAD_TOO_LARGE, DenyReason::Budget, message);
             return Err(denial.by_rule(&rule));
         }
-        Ok((policy, rule, grant, head))
+        Ok((policy, rule, grant, pass, head))
     };
     let verdict = verdict.await;
     session.heard();
-    let (policy, rule, grant, head) = match verdict {
+    let (policy, rule, grant, pass, head) = match verdict {
         Ok(allowed) => allowed,
         Err(denial) => {
             return Err(Refused {
@@ -203,6 +213,7 @@ async fn judge(
         policy,
         rule,
         grant,
+        pass,
         kind,
         outgoing,
         placeholders,
@@ -211,30 +222,35 @@ async fn judge(
     }))
 }
 
-/// Returns the rule that allows a request, after a person said so where that is wanted.
+/// Returns the rule that allows a request, after a person said so where that is wanted, and that word.
 async fn allowed(
     session: &Session,
     asked: &Asked,
-    outgoing: &Outgoing,
-) -> Result<(Arc<Current>, String, Grant), Denial> {
+    body: &mut Peeked,
+    placeholders: &[Placeholder],
+) -> Result<(Arc<Current>, String, Grant, Option<Pass>), Denial> {
     let client = &session.client;
     let (rule, timeout) = match judged(client, asked)? {
-        Word::Allowed(policy, rule, grant) => return Ok((policy, rule, grant)),
+        Word::Allowed(policy, rule, grant) => return Ok((policy, rule, grant, None)),
         Word::Ask(_, rule, _, timeout) => (rule, timeout),
     };
-    let mut request = outgoing.clone();
+    let mut request = asked.outgoing(placeholders);
     request.op = client.op().await;
+    let body = asked_body(asked, body, placeholders).await?;
     let ask = Ask {
         request,
-        digest: asked.digest(&rule),
+        digest: asked.digest(&rule, body.as_ref()),
         rule: rule.clone(),
+        body,
         timeout,
     };
-    approved(client.core.approver.ask(ask).await).map_err(|denial| denial.by_rule(&rule))?;
+    let word = approved(client.core.approver.ask(ask).await);
+    let pass = word.map_err(|denial| denial.by_rule(&rule))?;
+    failpoint::hit("egress_approved");
     // That may have taken long, and the policy be another by now; what was approved is approved under the same rule only.
     match judged(client, asked)? {
-        Word::Allowed(policy, now, grant) => Ok((policy, now, grant)),
-        Word::Ask(policy, now, grant, _) if now == rule => Ok((policy, now, grant)),
+        Word::Allowed(policy, now, grant) => Ok((policy, now, grant, pass)),
+        Word::Ask(policy, now, grant, _) if now == rule => Ok((policy, now, grant, pass)),
         Word::Ask(..) => Err(Denial::forbidden(
             DenyReason::Approval,
             "the policy was changed while a person was asked; send the request again",
@@ -286,9 +302,9 @@ fn connected(asked: &Asked, policy: &Policy) -> Result<(), Denial> {
     }
 }
 
-fn approved(approval: Approval) -> Result<(), Denial> {
+fn approved(approval: Approval) -> Result<Option<Pass>, Denial> {
     match approval {
-        Approval::Allowed => Ok(()),
+        Approval::Allowed(pass) => Ok(pass),
         Approval::Refused { why } => Err(Denial::forbidden(
             DenyReason::Approval,
             format!("a person was asked and said no: {why}"),

@@ -569,8 +569,9 @@ impl Sandbox {
             Request::Decide {
                 approval,
                 allow,
+                remember,
                 reply,
-            } => self.decide_approval(approval, allow, reply, turn),
+            } => self.decide_approval(approval, allow, remember, reply, turn),
             Request::OpenShimOps { reply } => {
                 let open = self.state.open.iter().filter(|id| {
                     self.state

@@ -5,7 +5,7 @@
 //! so 64 operations at once cost one.
 
 mod actor;
-mod approvals;
+pub(crate) mod approvals;
 mod checkpoints;
 mod cuts;
 mod drops;
@@ -212,7 +212,7 @@ pub(crate) enum Request {
     },
     Approval {
         ask: egress::Ask,
-        reply: Reply<oneshot::Receiver<bool>>,
+        reply: Reply<oneshot::Receiver<approvals::Word>>,
     },
     Approvals {
         reply: Reply<Vec<protocol::egress::ApprovalView>>,
@@ -220,7 +220,8 @@ pub(crate) enum Request {
     Decide {
         approval: protocol::ApprovalId,
         allow: bool,
-        reply: Reply<(protocol::Outgoing, String)>,
+        remember: Option<approvals::Remember>,
+        reply: Reply<()>,
     },
 }
 
@@ -325,6 +326,9 @@ impl Handle {
             ));
         }
         self.show_placeholders().await;
+        if spec.role != protocol::Role::Internal {
+            self.place_files().await;
+        }
         self.ask(|reply| Request::Exec {
             op,
             spec,

@@ -7,10 +7,10 @@ mod seams;
 mod secrets;
 mod told;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use egress::{Doors, Egress, Parts};
 use policy::Policy;
@@ -27,6 +27,13 @@ use crate::models::Writer;
 use crate::sandbox::{Handle, Note};
 use crate::{error, link};
 
+/// What is served of the doors of this boot.
+#[derive(Default)]
+struct Serving {
+    tasks: Vec<AbortHandle>,
+    ports: BTreeSet<u16>,
+}
+
 /// The gateway of one sandbox, from the start of its task to its end. A boot's doors are given to it when they are there.
 pub(crate) struct Way {
     dir: PathBuf,
@@ -35,7 +42,7 @@ pub(crate) struct Way {
     pub(crate) notes: mpsc::Sender<Note>,
     egress: watch::Sender<Option<Arc<Egress>>>,
     policy: Mutex<Arc<Policy>>,
-    serving: Mutex<Option<AbortHandle>>,
+    serving: Mutex<Serving>,
     /// Placeholders by the names of their secrets, once they were read or made.
     shown: Mutex<Option<BTreeMap<String, String>>>,
     /// Held while placeholders are made: two for one secret would make the first one nobody's.
@@ -78,7 +85,10 @@ impl Way {
             };
             let Some(egress) = egress else { return };
             match link::doors::doors(&way.dir, way.epoch).await {
-                Ok(open) => egress.serve(sorted(open)).await,
+                Ok(open) => {
+                    way.unserved(&open);
+                    egress.serve(sorted(open)).await;
+                }
                 Err(why) => {
                     // Nothing leaves then, which is what an empty policy says.
                     tracing::warn!(why = %error::chain(&why), dir = %way.dir.display(), "a sandbox has no way out");
@@ -96,11 +106,44 @@ impl Way {
         }
     }
 
-    fn replace(&self, task: Option<AbortHandle>) {
-        let mut serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(before) = std::mem::replace(&mut *serving, task) {
-            before.abort();
+    /// Serves doors that were opened later, those that are served already left out.
+    fn serve_more(&self, mut open: Vec<(Door, OwnedFd)>) {
+        let Some(egress) = self.egress.borrow().clone() else {
+            return;
+        };
+        let new = self.unserved(&open);
+        open.retain(|(door, _)| new.contains(&door.port));
+        if !open.is_empty() {
+            let task = tokio::spawn(egress.serve_more(sorted(open)));
+            self.serving().tasks.push(task.abort_handle());
         }
+    }
+
+    /// Notes the ports of doors for TCP as served, and returns those that were not.
+    fn unserved(&self, open: &[(Door, OwnedFd)]) -> BTreeSet<u16> {
+        let tcp = open.iter().filter(|(door, _)| door.kind == DoorKind::Tcp);
+        let ports: BTreeSet<u16> = tcp.map(|(door, _)| door.port).collect();
+        let mut serving = self.serving();
+        let new = ports.difference(&serving.ports).copied().collect();
+        serving.ports.extend(ports);
+        new
+    }
+
+    fn replace(&self, task: Option<AbortHandle>) {
+        let before = std::mem::replace(
+            &mut *self.serving(),
+            Serving {
+                tasks: task.into_iter().collect(),
+                ports: BTreeSet::new(),
+            },
+        );
+        for task in before.tasks {
+            task.abort();
+        }
+    }
+
+    fn serving(&self) -> MutexGuard<'_, Serving> {
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn policy(&self) -> Arc<Policy> {
@@ -108,7 +151,7 @@ impl Way {
         Arc::clone(&policy)
     }
 
-    fn set_policy(&self, policy: &Arc<Policy>) {
+    pub(crate) fn set_policy(&self, policy: &Arc<Policy>) {
         let mut current = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
         *current = Arc::clone(policy);
         drop(current);

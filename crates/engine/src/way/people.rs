@@ -1,11 +1,14 @@
 //! Words of people: asked for by the gateway, given over the API, and made rules of the policy where they are to last.
 
+use std::sync::Arc;
+
 use egress::{Approval, Approver, Ask, BoxFuture};
 use policy::{Host, Policy, Says, Scope};
 use protocol::egress::{ApprovalView, DecideApproval};
 use protocol::{ApiError, ApprovalId, ErrorCode, Outgoing};
 
 use crate::error;
+use crate::sandbox::approvals::{Remember, Word};
 use crate::sandbox::{Handle, Request};
 
 /// Asks people.
@@ -26,9 +29,10 @@ impl Approver for People {
                     };
                 }
             };
+            failpoint::hit("egress_parked");
             match tokio::time::timeout(patience, word).await {
-                Ok(Ok(true)) => Approval::Allowed,
-                Ok(Ok(false)) => Approval::Refused {
+                Ok(Ok(Word::Allowed(pass))) => Approval::Allowed(pass),
+                Ok(Ok(Word::Refused)) => Approval::Refused {
                     why: "a person refused it".to_owned(),
                 },
                 Ok(Err(_)) => Approval::Refused {
@@ -55,17 +59,30 @@ impl Handle {
     /// `not_found` where nothing of that id waits.
     pub async fn decide(&self, approval: ApprovalId, word: DecideApproval) -> Result<(), ApiError> {
         let allow = word.allow;
+        let mut unusable = None;
+        let mut remember = None;
+        if word.remember {
+            let views = self.approvals().await?;
+            // One that is not there is refused by whoever takes the word.
+            if let Some(view) = views.into_iter().find(|view| view.id == approval) {
+                match remembering(&self.way.policy(), &view.rule, &view.request, allow) {
+                    Ok(policy) => remember = Some(Arc::new(policy)),
+                    Err(why) => unusable = Some(why),
+                }
+            }
+        }
+        let policy = remember.clone();
         let decided = self.ask(|reply| Request::Decide {
             approval,
             allow,
+            remember: remember.map(|policy| Remember { policy }),
             reply,
         });
-        let (request, rule) = decided.await?;
-        if word.remember {
-            let policy = remembering(&self.way.policy(), &rule, &request, allow)?;
-            self.set_policy(policy).await?;
+        decided.await?;
+        if let Some(policy) = policy {
+            self.opened(&policy).await;
         }
-        Ok(())
+        unusable.map_or(Ok(()), Err)
     }
 }
 
@@ -75,7 +92,7 @@ fn remembering(
     rule: &str,
     asked: &Outgoing,
     allow: bool,
-) -> Result<String, ApiError> {
+) -> Result<Policy, ApiError> {
     let host =
         Host::parse(&asked.host).map_err(|e| error::internal("no host was asked for", &e))?;
     let (path, query) = match asked.path.as_deref().unwrap_or("/").split_once('?') {
@@ -96,11 +113,10 @@ fn remembering(
     };
     let says = if allow { Says::Allow } else { Says::Deny };
     let remembered = policy.remember(rule, &request, says, Scope::Request);
-    let remembered = remembered.map_err(|why| {
+    remembered.map_err(|why| {
         ApiError::new(
             ErrorCode::Invalid,
             format!("the word was given, and holds once: {why}"),
         )
-    })?;
-    Ok(remembered.text().to_owned())
+    })
 }

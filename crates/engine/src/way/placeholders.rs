@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
-use egress::Placeholder;
+use egress::{BoxFuture, Placeholder};
 use policy::Shown;
-use protocol::{ApiError, SandboxId};
+use protocol::files::{Alter, Put};
+use protocol::{ApiError, ErrorCode, SandboxId};
+use tokio::sync::mpsc;
 
 use super::Way;
 use crate::error;
+use crate::files::{Piece, Refusal};
 use crate::sandbox::Handle;
 use crate::shared::{Shared, write_private};
 
@@ -28,6 +31,22 @@ impl Way {
                 return None;
             };
             Some((variable.clone(), texts.get(&secret.name)?.clone()))
+        });
+        named.collect()
+    }
+
+    /// Returns the files in which placeholders stand.
+    fn files(&self) -> Vec<(String, String)> {
+        let policy = self.policy();
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(texts) = &*shown else {
+            return Vec::new();
+        };
+        let named = policy.secrets().filter_map(|secret| {
+            let Some(Shown::File(path)) = &secret.placeholder else {
+                return None;
+            };
+            Some((path.clone(), texts.get(&secret.name)?.clone()))
         });
         named.collect()
     }
@@ -101,6 +120,47 @@ impl Handle {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         *shown = Some(texts);
+    }
+}
+
+impl Handle {
+    /// Writes the placeholders that stand in files, where they are not: an operation is about to look. A file that is there is
+    /// left as it is, for it may be somebody's own.
+    pub(crate) fn place_files(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            for (path, text) in self.way.files() {
+                if let Err(why) = self.place_file(&path, text).await {
+                    tracing::warn!(sandbox = %self.name, path, why = why.error.message, "no placeholder is in its file");
+                }
+            }
+        })
+    }
+
+    async fn place_file(&self, path: &str, text: String) -> Result<(), Refusal> {
+        let files = self.files(None).await?;
+        let path = files.path(path.as_bytes())?;
+        match files.stat(path.clone(), true).await {
+            Err(missing) if missing.error.code == ErrorCode::NotFound => {}
+            found => return found.map(drop),
+        }
+        let put = Alter::Put(Put {
+            path,
+            mode: Some(0o600),
+            owner: None,
+            parents: true,
+            if_match: None,
+            if_none_match: Some(Vec::new()),
+        });
+        let (pieces, input) = mpsc::channel(2);
+        // Room for both, so neither waits.
+        for piece in [Piece::Bytes(text.into_bytes().into()), Piece::End] {
+            let _room = pieces.send(piece).await;
+        }
+        match files.alter(&put, Some(input)).await {
+            // Another operation was as quick.
+            Err(refusal) if refusal.unmet => Ok(()),
+            done => done.map(drop),
+        }
     }
 }
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use policy::{Explanation, Policy, Shown};
+use policy::{Carried, Explanation, Policy, Shown};
 use protocol::control::MORE_DOORS;
-use protocol::egress::{CheckRequest, PolicyView};
+use protocol::egress::{CheckRequest, PolicyText, PolicyView};
 use protocol::paths::NO_DOOR;
 use protocol::{ApiError, ErrorCode, Event};
 
@@ -35,12 +35,15 @@ pub(crate) fn parse(text: &str) -> Result<Policy, ApiError> {
     for secret in policy.secrets() {
         let source = secret.from.parse::<secret::Source>();
         source.map_err(|wrong| unusable(&format!("secret `{}`: {wrong}", secret.name)))?;
-        if matches!(secret.placeholder, Some(Shown::File(_))) {
-            let files = format!(
-                "secret `{}`: a placeholder can stand in a variable only, not in a file",
-                secret.name
-            );
-            return Err(unusable(&files));
+    }
+    let mut files = BTreeSet::new();
+    for secret in policy.secrets() {
+        if let Some(Shown::File(path)) = &secret.placeholder
+            && !files.insert(path)
+        {
+            return Err(unusable(&format!(
+                "two placeholders stand in the file {path}"
+            )));
         }
     }
     Ok(policy)
@@ -64,25 +67,48 @@ impl Handle {
     /// The sandbox is gone.
     pub async fn policy(&self) -> Result<PolicyView, ApiError> {
         let spec = self.ask(|reply| Request::Spec { reply }).await?;
-        Ok(view(spec.policy.unwrap_or_default()))
+        let text = spec.policy.unwrap_or_default();
+        let read = Policy::parse(&text);
+        Ok(PolicyView {
+            // One that cannot be read is shown all the same.
+            policy: text,
+            ..view(&read.unwrap_or_default())
+        })
     }
 
-    /// Puts another policy in force, at once: what it does not allow any more is broken off.
+    /// Puts another policy in force, at once: what it does not allow any more is broken off. Answers of people that were made
+    /// rules are kept where it would ask for them again, unless they are to be forgotten.
     ///
     /// # Errors
     /// `invalid` for a text that is no policy, with the line; nothing is changed then.
-    pub async fn set_policy(&self, text: String) -> Result<PolicyView, ApiError> {
-        let text = if text.trim().is_empty() {
+    pub async fn set_policy(&self, ask: PolicyText) -> Result<PolicyView, ApiError> {
+        let text = if ask.policy.trim().is_empty() {
             String::new()
         } else {
-            text
+            ask.policy
         };
-        let policy = Arc::new(parse(&text)?);
+        let new = parse(&text)?;
+        let current = self.way.policy();
+        let Carried { policy, dropped } = if ask.forget {
+            current.forget(new)
+        } else {
+            current.carry(new)
+        };
+        let policy = Arc::new(policy);
         let set = Event::PolicySet {
-            policy: text.clone(),
+            policy: policy.text().to_owned(),
         };
         self.record(vec![set]).await?;
         self.way.set_policy(&policy);
+        self.opened(&policy).await;
+        Ok(PolicyView {
+            forgotten: dropped,
+            ..view(&policy)
+        })
+    }
+
+    /// Gives a policy that was just put in force the doors and placeholders that it wants.
+    pub(super) async fn opened(&self, policy: &Policy) {
         let ports: BTreeSet<u16> = policy.ports();
         if !ports.is_empty() {
             let ports: Vec<u16> = ports.into_iter().collect();
@@ -91,7 +117,7 @@ impl Handle {
                     for port in doors.unopened {
                         tracing::warn!(sandbox = %self.name, port = port.port, problem = %port.problem, "a door is missing");
                     }
-                    self.way.serve();
+                    self.way.serve_more(doors.open);
                 }
                 // Where nothing runs, the next start opens them.
                 Err(why) => {
@@ -100,7 +126,6 @@ impl Handle {
             }
         }
         self.show_placeholders().await;
-        Ok(view(text))
     }
 
     /// Says what the policy in force makes of a request.
@@ -111,7 +136,11 @@ impl Handle {
     }
 }
 
-fn view(policy: String) -> PolicyView {
-    let digest = blake3::hash(policy.as_bytes()).to_hex().to_string();
-    PolicyView { policy, digest }
+fn view(policy: &Policy) -> PolicyView {
+    PolicyView {
+        policy: policy.text().to_owned(),
+        digest: policy.digest(),
+        remembered: policy.remembered().map(str::to_owned).collect(),
+        forgotten: Vec::new(),
+    }
 }

@@ -23,6 +23,10 @@ impl Engine {
             );
             return Err(ApiError::new(ErrorCode::Invalid, short));
         }
+        if let Some(wrong) = unusable(value.expose()) {
+            let what = format!("the value of secret `{name}` {wrong}");
+            return Err(ApiError::new(ErrorCode::Invalid, what));
+        }
         let set = self.shared.secrets.set(&name, value).await;
         set.map_err(|e| of_secret(&e))?;
         let all = self.secrets().await?;
@@ -62,6 +66,17 @@ impl Engine {
             Err(why) => Err(of_secret(&why)),
         }
     }
+}
+
+/// Says why no request could carry a value. A key in PEM has lines; it signs, and is never sent.
+fn unusable(value: &[u8]) -> Option<&'static str> {
+    if value.contains(&0) {
+        return Some("holds a NUL byte, which no request can carry");
+    }
+    let has_lines = value.contains(&b'\n') || value.contains(&b'\r');
+    (has_lines && !value.starts_with(b"-----BEGIN ")).then_some(
+        "holds an end of line, which no header can carry: give it on one line, without spaces or quotes around it",
+    )
 }
 
 fn no_secret(name: &str) -> ApiError {

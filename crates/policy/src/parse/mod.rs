@@ -3,6 +3,7 @@
 
 mod fields;
 mod inject;
+mod preset;
 mod rule;
 mod secret;
 mod units;
@@ -82,6 +83,7 @@ pub(crate) fn file(text: &str) -> Result<File, PolicyError> {
         secrets.push(secret);
     }
     let mut rules: Vec<Rule> = Vec::new();
+    let mut with_roots = Vec::new();
     for item in top.tables("rule")? {
         let rule = rule::read(&item, &secrets)?;
         if rules.iter().any(|other| other.name == rule.name) {
@@ -97,6 +99,9 @@ pub(crate) fn file(text: &str) -> Result<File, PolicyError> {
             );
             return Err(item.error(wrong, ""));
         }
+        if rule.roots.is_some() {
+            with_roots.push((item.clone(), rule.name.clone()));
+        }
         rules.push(rule);
         let ports = rules
             .iter()
@@ -109,7 +114,8 @@ pub(crate) fn file(text: &str) -> Result<File, PolicyError> {
     if let Some(item) = top.get("presets") {
         let mut seen = Vec::new();
         for item in item.items()? {
-            let name = item.string()?;
+            let preset = preset::read(&item)?;
+            let name = preset.name;
             let known = presets::presets().find(|preset| preset.name == name);
             let names = || {
                 presets::presets()
@@ -117,12 +123,29 @@ pub(crate) fn file(text: &str) -> Result<File, PolicyError> {
                     .collect::<Vec<_>>()
                     .join(", ")
             };
-            let preset = known.ok_or_else(|| item.error("there is no such preset", &names()))?;
+            let known = known.ok_or_else(|| item.error("there is no such preset", &names()))?;
             if seen.contains(&name) {
                 return Err(item.error("this preset is named twice", ""));
             }
             seen.push(name);
-            rules.extend(preset_rules(preset.name, preset.text()));
+            rules.extend(
+                preset_rules(known.name, known.text())
+                    .into_iter()
+                    .map(|rule| Rule {
+                        addresses: preset.addresses.clone(),
+                        roots: preset.roots.clone().filter(|_| rule.needs_look()),
+                        ..rule
+                    }),
+            );
+        }
+    }
+    for (item, name) in with_roots {
+        let rule = rules.iter().find(|rule| rule.name == name);
+        if rule.is_some_and(|rule| !rules.iter().any(|other| other.looks_into(rule))) {
+            return Err(item.error(
+                "the connections of this rule are passed on as they are, and programs inside verify them by themselves: roots do nothing",
+                "`roots` where a rule for the host looks inside: with methods, paths, query, git, inject, limits",
+            ));
         }
     }
     // A rule for everybody is what is left when no other one is for a host, presets included.

@@ -63,7 +63,7 @@ pub(super) fn read(item: &Item<'_>, secrets: &[SecretRef]) -> Result<Rule, Polic
         websocket: flag(&fields, "websocket")?,
         limits: limits(&fields)?,
         remembered: flag(&fields, "remembered")?.unwrap_or(false),
-        addresses: list(&fields, "addresses", net)?.unwrap_or_default(),
+        addresses: addresses(&fields)?,
         roots: fields.get("roots").map(|item| roots(&item)).transpose()?,
     };
     agree(&fields, &rule)?;
@@ -263,6 +263,11 @@ fn limits(fields: &Fields<'_>) -> Result<Budget, PolicyError> {
     }
 }
 
+/// Reads the private addresses that hosts may have.
+pub(super) fn addresses(fields: &Fields<'_>) -> Result<Vec<Net>, PolicyError> {
+    Ok(list(fields, "addresses", net)?.unwrap_or_default())
+}
+
 fn net(item: &Item<'_>, text: &str) -> Result<Net, PolicyError> {
     Net::parse(text).map_err(|wrong| {
         item.error(
@@ -273,7 +278,7 @@ fn net(item: &Item<'_>, text: &str) -> Result<Net, PolicyError> {
 }
 
 /// Reads certificates, and nothing else: a private key has no place here.
-fn roots(item: &Item<'_>) -> Result<String, PolicyError> {
+pub(super) fn roots(item: &Item<'_>) -> Result<String, PolicyError> {
     const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
     const END: &str = "-----END CERTIFICATE-----";
     let text = item.string()?;

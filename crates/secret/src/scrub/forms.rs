@@ -6,6 +6,9 @@ use zeroize::Zeroizing;
 
 type Form = Zeroizing<Vec<u8>>;
 
+/// Of longer values the forms that nobody makes by chance are left out: they would fill the memory.
+const LONGEST_SPELLED: usize = 4 << 10;
+
 /// Returns the value as it is and in every other form; some may be the same.
 pub(super) fn of(value: &[u8]) -> Vec<Form> {
     let mut forms = vec![Zeroizing::new(value.to_vec())];
@@ -13,7 +16,90 @@ pub(super) fn of(value: &[u8]) -> Vec<Form> {
     forms.extend(percent(value));
     forms.extend(json(value));
     forms.extend(hex(value));
+    forms.extend(html(value));
+    if value.len() <= LONGEST_SPELLED {
+        forms.extend(spelled(value));
+    }
     forms
+}
+
+/// What escapes markup, as templates do it; they differ in how they write quotes.
+fn html(value: &[u8]) -> Vec<Form> {
+    let Ok(text) = std::str::from_utf8(value) else {
+        return Vec::new();
+    };
+    // The double quote, the single one, the slash and the equals sign.
+    let styles = [
+        ["&quot;", "'", "/", "="],
+        ["&quot;", "&#39;", "/", "="],
+        ["&quot;", "&#x27;", "/", "="],
+        ["&quot;", "&#x27;", "&#x2F;", "&#x3D;"],
+        ["&#34;", "&#39;", "/", "="],
+        ["&quot;", "&apos;", "/", "="],
+        ["\"", "'", "/", "="],
+    ];
+    let escaped = |[double, single, slash, equals]: [&str; 4]| {
+        let mut form = Zeroizing::new(String::with_capacity(text.len() * 6));
+        for c in text.chars() {
+            match c {
+                '&' => form.push_str("&amp;"),
+                '<' => form.push_str("&lt;"),
+                '>' => form.push_str("&gt;"),
+                '"' => form.push_str(double),
+                '\'' => form.push_str(single),
+                '/' => form.push_str(slash),
+                '=' => form.push_str(equals),
+                c => form.push(c),
+            }
+        }
+        Zeroizing::new(form.as_bytes().to_vec())
+    };
+    styles.into_iter().map(escaped).collect()
+}
+
+/// Each character as an escape, also where none is needed: nobody's encoder does so by itself, but it is easily asked for.
+fn spelled(value: &[u8]) -> Vec<Form> {
+    let each = |write: &dyn Fn(u32) -> String| {
+        let mut form = Zeroizing::new(Vec::with_capacity(value.len() * 8));
+        match std::str::from_utf8(value) {
+            Ok(text) => text
+                .chars()
+                .for_each(|c| form.extend_from_slice(write(u32::from(c)).as_bytes())),
+            Err(_) => value
+                .iter()
+                .for_each(|b| form.extend_from_slice(write(u32::from(*b)).as_bytes())),
+        }
+        form
+    };
+    let bytes = |write: &dyn Fn(u8) -> String| {
+        let mut form = Zeroizing::new(Vec::with_capacity(value.len() * 4));
+        for b in value {
+            form.extend_from_slice(write(*b).as_bytes());
+        }
+        form
+    };
+    let units = |write: &dyn Fn(u16) -> String| {
+        let mut form = Zeroizing::new(Vec::with_capacity(value.len() * 6));
+        let text = String::from_utf8_lossy(value);
+        for unit in text.encode_utf16() {
+            form.extend_from_slice(write(unit).as_bytes());
+        }
+        form
+    };
+    vec![
+        bytes(&|b| format!("%{b:02X}")),
+        bytes(&|b| format!("%{b:02x}")),
+        bytes(&|b| format!("\\x{b:02X}")),
+        bytes(&|b| format!("\\x{b:02x}")),
+        units(&|unit| format!("\\u{unit:04X}")),
+        units(&|unit| format!("\\u{unit:04x}")),
+        each(&|c| format!("&#{c};")),
+        each(&|c| format!("&#{c:03};")),
+        each(&|c| format!("&#x{c:x};")),
+        each(&|c| format!("&#x{c:X};")),
+        each(&|c| format!("&#x{c:02x};")),
+        each(&|c| format!("&#x{c:04x};")),
+    ]
 }
 
 /// Where a value stands among other bytes, its first and last characters carry bits of those too. What carries its own
@@ -147,6 +233,24 @@ mod tests {
         assert!(has(b"hunter2", "68756e74657232"));
         assert!(has(b"hunter2", "68756E74657232"));
         assert!(has(b"hunter2", "aHVudGVyMg"));
+        assert!(has(b"a<b>&\"c", "a&lt;b&gt;&amp;&quot;c"));
+        assert!(has(b"it's a/b", "it&#39;s a/b"));
+    }
+
+    #[test]
+    fn spelling_it_out_does_not_help() {
+        assert!(has(b"hunter2", "%68%75%6E%74%65%72%32"));
+        assert!(has(b"hunter2", "%68%75%6e%74%65%72%32"));
+        assert!(has(b"hunter2", "\\x68\\x75\\x6e\\x74\\x65\\x72\\x32"));
+        assert!(has(
+            b"hunter2",
+            "\\u0068\\u0075\\u006e\\u0074\\u0065\\u0072\\u0032"
+        ));
+        assert!(has(b"hunter2", "&#104;&#117;&#110;&#116;&#101;&#114;&#50;"));
+        assert!(has(
+            b"hunter2",
+            "&#x68;&#x75;&#x6E;&#x74;&#x65;&#x72;&#x32;"
+        ));
     }
 
     #[test]

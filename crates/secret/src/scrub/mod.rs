@@ -1,7 +1,7 @@
 //! Takes the values of secrets out of a stream: each byte of one becomes a `*`, in whatever pieces the stream comes.
 //!
 //! A value is found as it is, in base64 (at each of the three places it can have among other bytes), percent-encoded, as
-//! a JSON string and in hex. Bytes wait only while they may be the beginning of one of these; what cannot be goes on at
+//! a JSON string, escaped for HTML, in hex, and with each of its characters spelled as an escape of these. Bytes wait only while they may be the beginning of one of these; what cannot be goes on at
 //! once. A value that is packed, encrypted or spelled in another way is not found: this is a net below the policy, no wall.
 
 mod forms;

@@ -38,7 +38,7 @@ pub(crate) async fn set_policy(
 ) -> Answer<Json<PolicyView>> {
     let ask: PolicyText = json(&body)?;
     let handle = engine.get(&parse(&name)?)?;
-    let set = to_its_end(async move { handle.set_policy(ask.policy).await });
+    let set = to_its_end(async move { handle.set_policy(ask).await });
     Ok(Json(set.await?))
 }
 

@@ -25,6 +25,11 @@ pub(crate) enum Point {
     SettlementToAnnouncement,
     MidModelStream,
     MidCut,
+    /// While a request that waits for a person's word is somewhere on its way. The four of this kind have places of their own.
+    MidApproval,
+    MidUpload,
+    MidPush,
+    MidInjected,
 }
 
 /// What runs in the sandbox.
@@ -52,7 +57,7 @@ const VICTIMS: [Victim; 5] = [
     Victim::All,
 ];
 
-const POINTS: [Point; 7] = [
+const POINTS: [Point; 11] = [
     Point::BeforeIntent,
     Point::IntentToStart,
     Point::MidOutput,
@@ -60,6 +65,10 @@ const POINTS: [Point; 7] = [
     Point::SettlementToAnnouncement,
     Point::MidModelStream,
     Point::MidCut,
+    Point::MidApproval,
+    Point::MidUpload,
+    Point::MidPush,
+    Point::MidInjected,
 ];
 
 impl Victim {
@@ -97,6 +106,10 @@ impl Point {
             Self::SettlementToAnnouncement => "settlement-announcement",
             Self::MidModelStream => "mid-model-stream",
             Self::MidCut => "mid-cut",
+            Self::MidApproval => "mid-approval",
+            Self::MidUpload => "mid-upload",
+            Self::MidPush => "mid-push",
+            Self::MidInjected => "mid-injected",
         }
     }
 
@@ -110,7 +123,16 @@ impl Point {
             Self::SettlementToAnnouncement => &["sup_settled", "before_announce"],
             Self::MidModelStream => &["mid_model_stream"],
             Self::MidCut => &["mid_cut"],
+            Self::MidApproval | Self::MidUpload | Self::MidPush | Self::MidInjected => &[],
         }
+    }
+
+    /// Whether it is about something that leaves the sandbox.
+    pub(crate) fn leaves(self) -> bool {
+        matches!(
+            self,
+            Self::MidApproval | Self::MidUpload | Self::MidPush | Self::MidInjected
+        )
     }
 }
 
@@ -140,6 +162,8 @@ impl Cell {
     pub(crate) fn runs(&self, seeds: u64) -> u64 {
         let about_harness = self.victim == Victim::Harness || self.point == Point::MidModelStream;
         match self.under {
+            // All places of one take turns, so a few runs of each are as many as there are of the other cells.
+            Under::Plain if self.point.leaves() => (seeds / 5).max(2),
             Under::Plain => seeds,
             Under::Pi | Under::Claude if about_harness => (seeds / 20).max(2),
             Under::Pi | Under::Claude => (seeds / 100).max(1),
@@ -209,6 +233,10 @@ impl Wanted {
                         point,
                         under,
                     };
+                    let is_odd = under != Under::Plain || victim == Victim::All;
+                    if point.leaves() && is_odd {
+                        continue;
+                    }
                     if (under != Under::Plain || !needs_harness) && self.has(&cell, and_plain) {
                         cells.push(cell);
                     }

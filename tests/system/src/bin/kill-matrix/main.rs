@@ -14,6 +14,8 @@
 mod agent;
 mod cell;
 mod check;
+mod far;
+mod leave;
 mod plain;
 mod program;
 mod report;
@@ -179,6 +181,7 @@ impl Board {
             None => stage.insert(Stage::new(worker)?),
         };
         match cell.under {
+            Under::Plain if cell.point.leaves() => leave::run(stage, cell, seed),
             Under::Plain => plain::run(stage, cell, seed),
             Under::Pi | Under::Claude => agent::run(stage, cell, seed),
         }

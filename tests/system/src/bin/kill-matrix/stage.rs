@@ -1,7 +1,10 @@
 //! The world that one worker runs its cells in: used again from run to run, looked through when it is given up.
 
+use std::path::PathBuf;
+
 use system_tests::{Res, World, harnesses};
 
+use crate::far::Far;
 use crate::program::Blob;
 use crate::report::{Fault, Verdict};
 
@@ -9,6 +12,8 @@ use crate::report::{Fault, Verdict};
 pub(crate) struct Stage {
     pub(crate) world: World,
     pub(crate) blob: Blob,
+    /// What is at the far end of the way out, once somebody sends there.
+    far: Option<Far>,
     linked: Vec<&'static str>,
     runs: u32,
 }
@@ -22,6 +27,7 @@ impl Stage {
         Ok(Self {
             world,
             blob,
+            far: None,
             linked: Vec::new(),
             runs: 0,
         })
@@ -32,6 +38,20 @@ impl Stage {
         self.runs += 1;
         self.world.effects().clear();
         format!("s{}", self.runs)
+    }
+
+    /// Returns what is at the far end of the way out, with its policy in a file.
+    pub(crate) fn far(&mut self) -> Res<(&World, &Far, PathBuf)> {
+        let policy = self.world.root().join("policy.toml");
+        let far = match &mut self.far {
+            Some(far) => far,
+            none => {
+                let far = Far::new(&self.world.root().join("git"))?;
+                std::fs::write(&policy, far.policy())?;
+                none.insert(far)
+            }
+        };
+        Ok((&self.world, far, policy))
     }
 
     /// Makes a real harness available in its sandboxes.

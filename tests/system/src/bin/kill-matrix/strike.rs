@@ -8,7 +8,7 @@ use system_tests::{Client, Hit, Res, Rng, World, process, trouble};
 use crate::cell::Victim;
 
 /// How long a place may take to be reached.
-const REACH: Duration = Duration::from_secs(60);
+pub(crate) const REACH: Duration = Duration::from_secs(60);
 
 /// Waits for the process that stands at the armed place.
 pub(crate) fn reached(hits: &Receiver<Hit>, world: &World) -> Res<Hit> {
