@@ -113,6 +113,7 @@ pub(crate) fn run(world: &World, quick: bool) -> Result<Vec<Group>, Failure> {
     write_private(&secret)?;
     let policy = PolicyText {
         policy: policy(&origin, &secret),
+        forget: false,
     };
     let path = format!("/v1/sandboxes/{SANDBOX}/policy");
     let _in_force: PolicyView = api.call(Method::PUT, &path, Some(&policy))?;
