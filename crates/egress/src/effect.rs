@@ -81,11 +81,14 @@ impl Effect {
         });
         let events: Vec<Event> = used.chain([event]).collect();
         let (begun, ledger) = (core.clone(), core.ledger.clone());
+        // A word that lets one request out must not be there again after a crash.
+        let must_be_durable = class == EffectKind::Write || pass.is_some();
         // In a task of its own: what is in the journal is settled there, also where the client goes away meanwhile.
         let append = async move {
-            let appended = match class {
-                EffectKind::Read => ledger.append_relaxed(events).await,
-                EffectKind::Write => ledger.append(events).await,
+            let appended = if must_be_durable {
+                ledger.append(events).await
+            } else {
+                ledger.append_relaxed(events).await
             };
             drop(pass);
             appended.map(|_| Self {

@@ -112,7 +112,7 @@ pub(super) fn memory(course: &Course<'_>, streams: usize) -> Result<Vec<Group>, 
     course.measure(Way::Secret, true, What::Download(bytes))?;
     course.measure(Way::Secret, true, What::Upload(bytes))?;
     line(&mut group, "before transfers", before);
-    let who = format!("the most while {} MiB went down and up", bytes / MEBIBYTE);
+    let who = format!("{} MiB down and up, the most", bytes / MEBIBYTE);
     line(&mut group, &who, daemon.most_memory()?);
     Ok(vec![group])
 }

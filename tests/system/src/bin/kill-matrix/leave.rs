@@ -462,7 +462,9 @@ impl Run<'_> {
                 .of("effect_begun")
                 .filter(|event| event["method"] == method && event["path"] == path)
                 .collect();
-            if begun.len() < arrived {
+            // What only read is journaled a few milliseconds after it began, and a daemon that is killed before has lost it.
+            let may_be_lost = matches!(method, "GET" | "HEAD");
+            if begun.len() < arrived && !may_be_lost {
                 let words = format!(
                     "{method} {path} arrived {arrived} times, and the journal has {} effects of it",
                     begun.len()
