@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use crate::deny::Denial;
 use crate::dns::serve_tcp;
 use crate::egress::Core;
+use crate::life::Life;
 use crate::request::Session;
 use crate::sniff::{Spoken, sniff};
 use crate::stream::Prefixed;
@@ -51,6 +52,8 @@ pub(crate) enum Entrance {
 /// The program at the other end.
 pub(crate) struct Client {
     pub(crate) core: Arc<Core>,
+    /// The boot that it belongs to.
+    pub(crate) life: Arc<Life>,
     owner: Shared<BoxFuture<'static, Option<OpId>>>,
     /// Its place among the sandbox's connections, for as long as anything of it is left.
     _place: OwnedSemaphorePermit,
@@ -93,7 +96,7 @@ pub(crate) fn outline(protocol: &str, host: &Host, port: u16) -> Outgoing {
 
 /// Serves a connection to its end.
 pub(crate) async fn serve(
-    core: Arc<Core>,
+    (core, life): (Arc<Core>, Arc<Life>),
     stream: TcpStream,
     peer: SocketAddr,
     entrance: Entrance,
@@ -119,6 +122,7 @@ pub(crate) async fn serve(
     let owner = async move { asked.await.ok()?.ok()? }.boxed().shared();
     let client = Arc::new(Client {
         core,
+        life,
         owner,
         _place: place,
     });

@@ -525,6 +525,7 @@ impl Sandbox {
                 let cuts = self.cuts_with_ops();
                 answer(turn, reply, Ok(cuts));
             }
+            Request::Write { write, reply } => self.decide_write(write, reply, turn),
             Request::Approval { ask, reply } => self.ask_approval(ask, reply, turn),
             Request::Approvals { reply } => {
                 let views = self.approval_views();

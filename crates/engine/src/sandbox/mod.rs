@@ -10,6 +10,7 @@ mod cuts;
 mod drops;
 mod loss;
 mod ops;
+mod records;
 mod removal;
 mod replicate;
 mod shim;
@@ -31,6 +32,7 @@ pub(crate) use actor::{Files, spawn, view_of};
 pub use checkpoints::{Held, Place};
 pub use drops::Force;
 pub(crate) use ops::PATH;
+pub(crate) use records::Decided;
 pub(crate) use removal::remove_state;
 
 use crate::shared::Shared;
@@ -207,6 +209,10 @@ pub(crate) enum Request {
     Cuts {
         reply: Reply<Vec<(crate::state::Cut, crate::trees::Ops)>>,
     },
+    Write {
+        write: egress::Write,
+        reply: Reply<Decided>,
+    },
     Approval {
         ask: egress::Ask,
         reply: Reply<oneshot::Receiver<bool>>,
@@ -256,6 +262,7 @@ impl Request {
             Self::LeadsTo { reply, .. } => no(reply, problem),
             Self::Parent { reply, .. } => no(reply, problem),
             Self::Cuts { reply, .. } => no(reply, problem),
+            Self::Write { reply, .. } => no(reply, problem),
             Self::Approval { reply, .. } => no(reply, problem),
             Self::Approvals { reply, .. } => no(reply, problem),
             Self::Decide { reply, .. } => no(reply, problem),
