@@ -26,8 +26,12 @@ pub trait Ledger: Send + Sync + 'static {
 /// Who holds the other end of a connection.
 pub trait Owners: Send + Sync + 'static {
     /// Returns the operation whose process connected from `client` to `server`, both as the sandbox sees them; none where
-    /// nobody is found.
-    fn owner(&self, client: SocketAddr, server: SocketAddr) -> BoxFuture<'_, Option<OpId>>;
+    /// nobody is found. An error means that nobody could be asked.
+    fn owner(
+        &self,
+        client: SocketAddr,
+        server: SocketAddr,
+    ) -> BoxFuture<'_, Result<Option<OpId>, String>>;
 }
 
 /// A stand-in that programs inside see in place of a secret.
@@ -59,6 +63,8 @@ pub trait Secrets: Send + Sync + 'static {
 pub struct Write {
     /// What it is, and whose.
     pub request: Outgoing,
+    /// Nobody could be asked whose it is.
+    pub is_unasked: bool,
     /// BLAKE3 of what a repetition must have in its head, in hex; none for one that cannot be repeated: a WebSocket, a
     /// connection that is passed on as it is.
     pub head: Option<String>,

@@ -99,8 +99,8 @@ impl Ledger for Journal {
 struct OneOwner;
 
 impl Owners for OneOwner {
-    fn owner(&self, _: SocketAddr, _: SocketAddr) -> BoxFuture<'_, Option<OpId>> {
-        Box::pin(async { "build-1".parse().ok() })
+    fn owner(&self, _: SocketAddr, _: SocketAddr) -> BoxFuture<'_, Result<Option<OpId>, String>> {
+        Box::pin(async { Ok("build-1".parse().ok()) })
     }
 }
 

@@ -559,7 +559,8 @@ impl State {
     }
 
     /// Returns where the first open operation was asked for that may be rolled back.
-    fn rolls_since(&self) -> Option<Seq> {
+    #[must_use]
+    pub fn rolls_since(&self) -> Option<Seq> {
         let open = self.open.iter().filter_map(|id| self.ops.get(id));
         let rolls = open.filter(|op| {
             op.open_spec()

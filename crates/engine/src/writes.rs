@@ -216,8 +216,12 @@ impl Writes {
             .filter(|sent| sent.at > intent && !own(sent));
         let strangers: Vec<String> = strangers.map(|sent| named(&sent.request)).collect();
         if !strangers.is_empty() {
+            let own = match self.told(op) {
+                own if own.is_empty() => own,
+                own => format!("; its own: {own}"),
+            };
             return Err(format!(
-                "requests left meanwhile that are not known to be its own, and may have changed something: {}",
+                "requests left meanwhile that are not known to be its own, and may have changed something: {}{own}",
                 list(strangers.into_iter())
             ));
         }
@@ -322,6 +326,7 @@ mod tests {
     fn ask(path: &str, body: Option<&[u8]>) -> egress::Write {
         egress::Write {
             request: request(path),
+            is_unasked: false,
             head: Some("head".to_owned()),
             body: body.map(passed),
         }

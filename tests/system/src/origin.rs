@@ -35,9 +35,13 @@ impl Seen {
 struct Log {
     seen: Mutex<Vec<Seen>>,
     more: Condvar,
+    /// How many of the requests that are held may be answered.
+    released: Mutex<usize>,
+    release: Condvar,
 }
 
-/// Answers `/reflect` with the request's own head, and everything else with `ok` and its path; `/coded` as if it were gzip.
+/// Answers `/reflect` with the request's own head, and everything else with `ok` and its path; `/coded` as if it were gzip, and
+/// `/held` once it was released.
 pub struct Origin {
     /// Where it listens on 127.0.0.1.
     pub port: u16,
@@ -96,6 +100,13 @@ impl Origin {
         seen.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Lets one request for `/held` be answered.
+    pub fn release(&self) {
+        let released = self.log.released.lock();
+        *released.unwrap_or_else(PoisonError::into_inner) += 1;
+        self.log.release.notify_all();
+    }
+
     /// Waits until so many requests have come.
     #[must_use]
     pub fn wait(&self, count: usize, within: Duration) -> bool {
@@ -147,6 +158,12 @@ fn answer<S: Read + Write>(stream: S, log: &Log) -> io::Result<()> {
             .unwrap_or_else(PoisonError::into_inner)
             .push(seen);
         log.more.notify_all();
+        if path.starts_with("/held") {
+            let released = log.released.lock();
+            let released = released.unwrap_or_else(PoisonError::into_inner);
+            let held = log.release.wait_while(released, |released| *released == 0);
+            *held.unwrap_or_else(PoisonError::into_inner) -= 1;
+        }
         let to = stream.get_mut();
         write!(
             to,

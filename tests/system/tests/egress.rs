@@ -13,7 +13,7 @@ use crate::support::{SOON, until};
 const REAL: &str = "sk-real-0c8e4f1b7a2d9e6f";
 
 /// Starts the daemon where these names are known; they lead to loopback, where the origins are.
-fn daemon(world: &World) -> Res<Client> {
+pub(crate) fn daemon(world: &World) -> Res<Client> {
     let hosts = world.root().join("hosts");
     std::fs::write(
         &hosts,
@@ -38,12 +38,12 @@ fn daemon(world: &World) -> Res<Client> {
 }
 
 /// What a client said, for a test that failed.
-fn said(done: &system_tests::Done) -> String {
+pub(crate) fn said(done: &system_tests::Done) -> String {
     format!("{:?}\n{}\n{}", done.code, done.out(), done.err())
 }
 
 /// A rule for an origin of ours.
-fn rule(name: &str, action: &str, host: &str, origin: &Origin, more: &str) -> String {
+pub(crate) fn rule(name: &str, action: &str, host: &str, origin: &Origin, more: &str) -> String {
     let roots = if origin.root.is_empty() {
         "plain = true".to_owned()
     } else {
@@ -55,7 +55,7 @@ fn rule(name: &str, action: &str, host: &str, origin: &Origin, more: &str) -> St
     )
 }
 
-fn put_policy(world: &World, text: &str) -> Res<()> {
+pub(crate) fn put_policy(world: &World, text: &str) -> Res<()> {
     let file = world.root().join("policy.toml");
     std::fs::write(&file, text)?;
     world.must(&["policy", "set", "a", &file.to_string_lossy()])?;
@@ -93,7 +93,7 @@ fn curl(world: &World, op: &str, args: &[&str]) -> Res<system_tests::Done> {
     world.run(&all)
 }
 
-fn lines(world: &World, args: &[&str]) -> Res<Vec<Value>> {
+pub(crate) fn lines(world: &World, args: &[&str]) -> Res<Vec<Value>> {
     let out = world.must(args)?.out();
     out.lines()
         .map(|line| serde_json::from_str(line).map_err(|e| trouble(e.to_string())))

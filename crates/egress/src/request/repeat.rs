@@ -31,6 +31,7 @@ pub(super) async fn fate(
     let head = (!asked.websocket).then(|| asked.identity());
     let mut write = Write {
         request: outgoing.clone(),
+        is_unasked: client.is_unasked().await,
         head: head.clone(),
         body: None,
     };
@@ -69,6 +70,7 @@ pub(super) async fn fate(
 pub(crate) async fn connection(client: &Client, request: &Outgoing) -> Result<Keep, Denial> {
     let write = Write {
         request: request.clone(),
+        is_unasked: client.is_unasked().await,
         head: None,
         body: None,
     };

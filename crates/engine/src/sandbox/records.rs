@@ -39,16 +39,19 @@ impl Sandbox {
 
     fn decided(&mut self, write: Write, turn: &mut Turn) -> Result<Decided, ApiError> {
         let Some(op) = write.request.op.clone() else {
-            // It could be the one that is run again.
-            return Ok(if self.state.writes.expects_any() {
-                Decided::Refused(
-                    "nobody knows which operation sends this, and one is being run again after a loss, whose requests must not leave twice; \
-                     send it again later"
-                        .to_owned(),
-                )
+            // It could be the one that is run again; and where the supervisor does not answer, it may be lost, and what leaves now
+            // would keep an operation from being run again.
+            let refused = if self.state.writes.expects_any() {
+                Some("one is being run again after a loss, whose requests must not leave twice")
+            } else if write.is_unasked && self.state.rolls_since().is_some() {
+                Some("one is running that may be rolled back, which needs to know what it sent")
             } else {
-                Decided::Leaves
-            });
+                None
+            };
+            return Ok(refused.map_or(Decided::Leaves, |why| {
+                let message = "nobody knows which operation sends this";
+                Decided::Refused(format!("{message}, and {why}; send it again later"))
+            }));
         };
         let spec = self.state.ops.get(&op).and_then(|known| known.open_spec());
         if spec.is_none_or(|spec| spec.replay != Replay::Rollback) {
