@@ -93,7 +93,7 @@ pub enum DenyReason {
     Approval,
     /// A budget of the rule is used up.
     Budget,
-    /// An operation that is run again sends something else than its lost run did.
+    /// An operation that is run again sends something else than its lost run did, or nobody knows whether it does.
     Diverged,
 }
 

@@ -37,6 +37,11 @@ pub const ALL: &[&str] = &[
     "before_serving",
     "after_cuts_dropped",
     "mid_compose",
+    "before_effect_begun",
+    "after_effect_begun",
+    "before_effect_settled",
+    "after_effect_settled",
+    "after_effect_replayed",
 ];
 
 /// A process that stands at a place. Dropped, it is let go on.

@@ -23,7 +23,10 @@ struct Scene {
 
 impl Scene {
     fn new(label: &str) -> Res<Self> {
-        let world = World::new(label)?;
+        Self::of(World::new(label)?)
+    }
+
+    fn of(world: World) -> Res<Self> {
         let origin = Origin::http()?;
         let daemon = Some(daemon(&world)?);
         world.create("a", &[])?;
@@ -357,6 +360,72 @@ fn what_was_answered_on_a_branch_that_was_left_is_not_given_on_the_next() -> Res
     assert_eq!(client.finish()?.code, Some(0));
     assert_eq!(scene.seen().len(), 2);
     assert_eq!(scene.effects("replayed")?, 1);
+    scene.end()
+}
+
+#[test]
+fn with_its_daemon_gone_too_it_is_known_what_was_durable() -> Res<()> {
+    if !crate::is_root("with_its_daemon_gone_too_it_is_known_what_was_durable") {
+        return Ok(());
+    }
+    let mut scene = Scene::of(World::new("daemon")?.with_points()?)?;
+    // What has reached the origin by then, and whether the answer is known of all of it.
+    for (point, came, is_known) in [
+        ("before_effect_begun", 1, true),
+        ("after_effect_begun", 1, false),
+        ("before_effect_settled", 2, false),
+        ("after_effect_settled", 2, true),
+    ] {
+        let hits = scene.world.points()?.arm(&[point], 1);
+        let sent: Vec<String> = (0..3).map(|n| format!("/{point} n={n}")).collect();
+        let mut script = vec!["echo x >> f".to_owned()];
+        let posts = (0..3).map(|n| scene.post(&format!("/{point}"), &format!("n={n}")));
+        script.extend(posts);
+        let before = scene.seen().len();
+        let client = scene.start(point, &script)?;
+        let hit = hits.recv_timeout(REACH);
+        let hit = hit.map_err(|e| trouble(format!("{point}: {e}: {}", client.words())))?;
+        drop(client);
+        scene.kill_daemon()?;
+        scene.kill_supervisor()?;
+        drop(hit);
+        assert_eq!(scene.seen()[before..], sent[..came], "{point}");
+        scene.next_daemon()?;
+        let view = scene.settled(point)?;
+        if is_known {
+            assert_eq!(view["exit_code"], 0, "{point}: {view}");
+            assert_eq!(scene.seen()[before..], sent, "{point}");
+        } else {
+            assert_eq!(view["outcome"], "lost", "{point}: {view}");
+            let why = view["error"].as_str().unwrap_or_default();
+            assert!(why.contains("nobody knows whether"), "{point}: {why}");
+            assert_eq!(scene.seen()[before..], sent[..came], "{point}");
+        }
+    }
+
+    // The second run is lost as well, when it was just given an answer.
+    let gate = scene.world.effects().gate("twice")?;
+    let script = [scene.post("/twice", "1"), scene.stop("twice", &gate)];
+    let before = scene.seen().len();
+    let client = scene.start("twice", &script)?;
+    scene.wait("twice", &client)?;
+    drop(client);
+    let hits = scene.world.points()?.arm(&["after_effect_replayed"], 0);
+    scene.kill_supervisor()?;
+    gate.open()?;
+    let hit = hits.recv_timeout(REACH);
+    let hit = hit.map_err(|e| trouble(e.to_string()))?;
+    scene.kill_daemon()?;
+    scene.kill_supervisor()?;
+    drop(hit);
+    scene.next_daemon()?;
+    let view = scene.settled("twice")?;
+    assert_eq!(
+        (&view["exit_code"], &view["attempt"]),
+        (&0.into(), &3.into()),
+        "{view}"
+    );
+    assert_eq!(scene.seen()[before..], ["/twice 1"]);
     scene.end()
 }
 

@@ -589,6 +589,12 @@ impl Sandbox {
         if kinds.contains(&"op_settled") {
             failpoint::hit("before_settled");
         }
+        if kinds.contains(&"effect_begun") {
+            failpoint::hit("before_effect_begun");
+        }
+        if kinds.contains(&"effect_settled") {
+            failpoint::hit("before_effect_settled");
+        }
         let ids: Vec<EventId> = events.iter().map(|event| event.id).collect();
         let append = Append {
             sandbox: self.id,
@@ -619,6 +625,15 @@ impl Sandbox {
                 }
                 if kinds.contains(&"op_settled") {
                     failpoint::hit("before_announce");
+                }
+                if kinds.contains(&"effect_begun") {
+                    failpoint::hit("after_effect_begun");
+                }
+                if kinds.contains(&"effect_settled") {
+                    failpoint::hit("after_effect_settled");
+                }
+                if kinds.contains(&"effect_replayed") {
+                    failpoint::hit("after_effect_replayed");
                 }
                 true
             }
