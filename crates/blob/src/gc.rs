@@ -101,7 +101,7 @@ pub(crate) fn doomed(store: &Store) -> Result<IdSet<PackId>> {
 impl Store {
     /// Removes the snapshots that are not in `keep`, and what only they needed.
     ///
-    /// A snapshot also stays if it is younger than the grace period, or a ref points to it. It is safe to push, pull and
+    /// A snapshot also stays if it is younger than the grace period, announced, or a ref's. It is safe to push, pull and
     /// verify meanwhile. Killed in the middle, it leaves an intent that the next collection finishes.
     ///
     /// # Errors
@@ -141,10 +141,14 @@ impl Store {
     fn collect(&self, keep: &[SnapshotId], options: &GcOptions) -> Result<GcReport> {
         let mut report = GcReport::default();
         let mut keep: IdSet<SnapshotId> = keep.iter().copied().collect();
+        // In this order: a push announces its snapshot, publishes it, moves its ref, and only then takes the announcement
+        // back. So one that is listed here is held by one of the two, or is nobody's.
+        let published = self.backend.list("snapshots")?;
+        keep.extend(self.announced()?);
         let refs = self.list_refs()?;
         keep.extend(refs.iter().map(|(_, to)| *to));
         let mut there = IdSet::default();
-        for listed in self.backend.list("snapshots")? {
+        for listed in published {
             let Ok(id) = listed.name.parse() else {
                 continue;
             };
@@ -154,8 +158,12 @@ impl Store {
             }
         }
         for (name, to) in &refs {
-            // Somebody may bring it back; without what it needs that would be of no use. (One that moved meanwhile is fine.)
-            if !there.contains(to) && self.get_ref(name)?.is_some_and(|(now, _)| now == *to) {
+            // Somebody may bring it back; without what it needs that would be of no use. (One that was published or moved
+            // meanwhile is fine.)
+            if !there.contains(to)
+                && self.backend.get(&snapshot::object(to))?.is_none()
+                && self.get_ref(name)?.is_some_and(|(now, _)| now == *to)
+            {
                 return Err(Error::damaged(
                     snapshot::object(to),
                     format!(
@@ -233,14 +241,15 @@ impl Store {
     /// Lists the announced snapshots, and then the published ones: one that is published between is seen, twice perhaps.
     /// The index is read after that, so that it has the packs of all of them.
     fn roots(&self) -> Result<Roots> {
-        let pending = self.backend.names("pending")?;
         Ok(Roots {
-            pending: pending
-                .iter()
-                .filter_map(|name| name.parse().ok())
-                .collect(),
+            pending: self.announced()?,
             published: self.list()?,
         })
+    }
+
+    fn announced(&self) -> Result<Vec<SnapshotId>> {
+        let names = self.backend.names("pending")?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
     /// Marks what all snapshots need, but for those marked before and those to be forgotten.

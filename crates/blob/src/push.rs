@@ -163,12 +163,14 @@ impl<'s> Push<'s> {
     /// [`Error::Swept`] if a garbage collection took chunks away that were relied on; the same push, begun anew, uploads
     /// them.
     pub fn commit(self, note: serde_json::Value) -> Result<(SnapshotId, PushReport)> {
-        let (id, report, _) = self.commit_and(note, |_| Ok(()))?;
+        let store = self.store;
+        let (id, report, ()) = self.commit_and(note, |_| Ok(()))?;
+        store.backend.remove(vec![snapshot::pending(&id)])?;
         Ok((id, report))
     }
 
     /// The same, with a ref to be moved to the snapshot by [`Store::move_ref`], from the generation that the caller read: it
-    /// is written along, and nobody sees it yet.
+    /// is written along, and nobody sees it yet. Until it has moved, the snapshot stays announced, and no collection takes it.
     ///
     /// # Errors
     ///
@@ -241,7 +243,8 @@ impl<'s> Push<'s> {
         Ok((snapshot.id, report, along))
     }
 
-    /// Announces the snapshot, checks that no collection took or is about to take what it needs, and publishes it.
+    /// Announces the snapshot, checks that no collection took or is about to take what it needs, and publishes it. The
+    /// announcement stays.
     ///
     /// The order is what makes it safe; see the format page. A collection clears announcements away that are a day old:
     /// then the check is made once more, after the snapshot itself, which the next collection sees.
@@ -260,7 +263,7 @@ impl<'s> Push<'s> {
             store.backend.remove(vec![snapshot::object(id)])?;
             return Err(Error::Swept);
         }
-        store.backend.remove(vec![pending])
+        Ok(())
     }
 
     fn still_there(&self, snapshot: &Snapshot, relied: &[PackId]) -> Result<bool> {

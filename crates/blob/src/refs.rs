@@ -11,6 +11,7 @@ use crate::backend::{Lasts, Prepared};
 use crate::envelope::{self, Body};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
+use crate::snapshot;
 use crate::store::Store;
 
 /// How often a ref was moved.
@@ -24,6 +25,7 @@ pub struct Moving {
     next: Generation,
     object: String,
     prepared: Prepared,
+    to: SnapshotId,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -90,6 +92,7 @@ impl Store {
             next,
             object,
             prepared,
+            to: *to,
         })
     }
 
@@ -105,13 +108,16 @@ impl Store {
             next,
             object,
             prepared,
+            to,
         } = moving;
         let is_there = self.generations(&name)?.last().copied() == was;
-        if is_there
+        let has_moved = is_there
             && self
                 .backend
-                .create_prepared(&object, prepared, Lasts::Always)?
-        {
+                .create_prepared(&object, prepared, Lasts::Always)?;
+        // From here on the ref holds the snapshot, or nobody wants it.
+        self.backend.remove(vec![snapshot::pending(&to)])?;
+        if has_moved {
             return Ok(next);
         }
         Err(Error::Moved { name })

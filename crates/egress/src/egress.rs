@@ -199,6 +199,7 @@ impl Egress {
         // After the change: what begins in between is judged by the new policy, or is here already.
         self.core.flows.judge(&policy);
         self.core.pool.clear();
+        self.core.apps.clear();
     }
 
     /// Returns the boot that is served now. To be asked for before its doors are.

@@ -23,16 +23,27 @@ const MAX_ANSWER: usize = 256 << 10;
 
 /// The apps of one sandbox.
 pub(crate) struct Apps {
-    http: Arc<Api>,
-    apps: Mutex<HashMap<(String, String, u64), Arc<Tokens>>>,
+    dialer: Arc<Dialer>,
+    resolver: Arc<dyn Resolver>,
+    apps: Mutex<HashMap<Named, Arc<Tokens>>>,
 }
+
+/// Key, app, installation and API.
+type Named = (String, String, u64, Option<String>);
 
 impl Apps {
     pub(crate) fn new(dialer: Arc<Dialer>, resolver: Arc<dyn Resolver>) -> Self {
         Self {
-            http: Arc::new(Api { dialer, resolver }),
+            dialer,
+            resolver,
             apps: Mutex::default(),
         }
+    }
+
+    /// Forgets all tokens: those of an Enterprise Server were asked for under a policy that is another now.
+    pub(crate) fn clear(&self) {
+        let mut apps = self.apps.lock().unwrap_or_else(PoisonError::into_inner);
+        apps.clear();
     }
 
     /// Returns a token for what an injection says. `fingerprint` is that of the key: another key is another app.
@@ -42,12 +53,14 @@ impl Apps {
         owner: Option<&str>,
         key: Arc<Value>,
         fingerprint: &str,
+        policy: &Policy,
     ) -> Result<Arc<Value>, String> {
         let How::GitHubApp {
             app,
             installation,
             repository,
             permissions,
+            api,
             ..
         } = how
         else {
@@ -59,15 +72,31 @@ impl Apps {
             if apps.len() >= MAX_APPS {
                 apps.clear();
             }
-            let named = (fingerprint.to_owned(), app.clone(), *installation);
+            let named = (
+                fingerprint.to_owned(),
+                app.clone(),
+                *installation,
+                api.clone(),
+            );
             let made = apps.entry(named).or_insert_with(|| {
                 let app = App {
                     id: app.clone(),
                     installation: Some(*installation),
                     key,
-                    api: github::API.to_owned(),
+                    api: api.as_deref().unwrap_or(github::API).to_owned(),
                 };
-                Arc::new(Tokens::new(self.http.clone(), app))
+                // GitHub itself has public addresses and the usual authorities, whatever rules say; an Enterprise Server
+                // may have those that the policy names for it.
+                let policy = match api {
+                    Some(_) => policy.clone(),
+                    None => Policy::empty(),
+                };
+                let http = Api {
+                    dialer: self.dialer.clone(),
+                    resolver: self.resolver.clone(),
+                    policy,
+                };
+                Arc::new(Tokens::new(Arc::new(http), app))
             });
             made.clone()
         };
@@ -89,7 +118,8 @@ pub(crate) fn owner<'a>(git: Option<&'a GitAct>, path: &'a str) -> Option<&'a st
             repo.as_str()
         }
     });
-    let named = of_git.or_else(|| path.strip_prefix("/repos/"))?;
+    let of_api = || path.strip_prefix("/api/v3").unwrap_or(path);
+    let named = of_git.or_else(|| of_api().strip_prefix("/repos/"))?;
     let (owner, _) = named.split_once('/')?;
     (!owner.is_empty()).then_some(owner)
 }
@@ -98,6 +128,7 @@ pub(crate) fn owner<'a>(git: Option<&'a GitAct>, path: &'a str) -> Option<&'a st
 struct Api {
     dialer: Arc<Dialer>,
     resolver: Arc<dyn Resolver>,
+    policy: Policy,
 }
 
 impl github::Http for Api {
@@ -124,10 +155,9 @@ impl Api {
             policy: 0,
             secrets: Vec::new(),
         };
-        // No rule of a sandbox has a say in this: public addresses and the usual authorities only.
         let connected = self
             .dialer
-            .connect(&target, &Policy::empty(), self.resolver.as_ref())
+            .connect(&target, &self.policy, self.resolver.as_ref())
             .await;
         let mut sender = connected.map_err(|denial| denial.message)?;
         let path = parts.uri.path_and_query().cloned();
@@ -160,6 +190,7 @@ mod tests {
             Some("acme")
         );
         assert_eq!(owner(None, "/repos/acme/app/pulls"), Some("acme"));
+        assert_eq!(owner(None, "/api/v3/repos/acme/app/pulls"), Some("acme"));
         assert_eq!(owner(None, "/user"), None);
         assert_eq!(owner(None, "/repos//app"), None);
     }

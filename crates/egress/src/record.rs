@@ -358,7 +358,7 @@ impl HttpBody for Passing {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.hint.clone()
+        self.hint
     }
 }
 

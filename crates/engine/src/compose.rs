@@ -59,6 +59,7 @@ impl Engine {
                 ours: &o,
                 theirs: &t,
             };
+            known(&options.paths, sides)?;
             let labels = Labels {
                 ours: &names.0,
                 base: "before",
@@ -190,6 +191,26 @@ impl Engine {
         blame.at_ms = Some(cut.at_ms);
         Ok(blame)
     }
+}
+
+/// Refuses a path that no side has: it is misspelt, and nothing would be brought over without a word.
+fn known(paths: &[Vec<u8>], sides: Sides<'_>) -> Result<(), ApiError> {
+    let is_pattern = |path: &[u8]| path.iter().any(|byte| b"*?[".contains(byte));
+    for path in paths.iter().filter(|path| !is_pattern(path)) {
+        let mut is_there = false;
+        for view in [sides.theirs, sides.ours, sides.base] {
+            is_there = is_there || view.lookup(path).map_err(|e| unreadable(&e))?.is_some();
+        }
+        if !is_there {
+            let message = format!(
+                "there is no `/{}` on either side",
+                text(path).escape_debug()
+            );
+            return Err(ApiError::new(ErrorCode::NotFound, message)
+                .hint("a relative path starts in the sandbox's working directory"));
+        }
+    }
+    Ok(())
 }
 
 /// Decides; where there is something to be done, and it can be, it is written into a file that is nowhere in a directory.

@@ -449,7 +449,7 @@ async fn feed(
         let mut bytes = match piece {
             Some(Piece::Bytes(bytes)) => bytes,
             Some(Piece::End) => {
-                handle.stdin(id, Offset(at), Bytes::new(), true).await?;
+                handle.offer(&id, Offset(at), Bytes::new(), true).await?;
                 return Ok(true);
             }
             None => return Ok(false),
@@ -457,7 +457,9 @@ async fn feed(
         while !bytes.is_empty() {
             let chunk = bytes.split_to(bytes.len().min(control::MAX_STDIN_CHUNK));
             let end = at + chunk.len() as u64;
-            handle.stdin(id.clone(), Offset(at), chunk, false).await?;
+            if !handle.offer(&id, Offset(at), chunk, false).await? {
+                return Ok(true);
+            }
             at = end;
             let state = attached
                 .stdin

@@ -259,8 +259,10 @@ mod tests {
     fn change(path: &str) -> ChangeView {
         ChangeView {
             path: path.to_owned(),
+            path_base64: None,
             status: "added".to_owned(),
             from: None,
+            from_base64: None,
             kind: "file".to_owned(),
             what: Vec::new(),
             mode: 0o644,

@@ -521,10 +521,8 @@ pub(crate) async fn feed(
     loop {
         let end = (at + protocol::control::MAX_STDIN_CHUNK).min(data.len());
         let last = end == data.len();
-        handle
-            .stdin(id.clone(), Offset(at as u64), data.slice(at..end), last)
-            .await?;
-        if last {
+        let chunk = data.slice(at..end);
+        if !handle.offer(&id, Offset(at as u64), chunk, last).await? || last {
             return Ok(());
         }
         let wanted = Offset(end as u64);
@@ -561,10 +559,7 @@ pub(crate) async fn feed_file(
             .map_err(unreadable)?;
         let last = chunk.is_empty();
         let end = at + chunk.len() as u64;
-        handle
-            .stdin(id.clone(), Offset(at), chunk.into(), last)
-            .await?;
-        if last {
+        if !handle.offer(&id, Offset(at), chunk.into(), last).await? || last {
             return Ok(());
         }
         at = end;

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use protocol::api::ChangeView;
+use protocol::files::Name;
 use protocol::{ApiError, CutId, ErrorCode, OpId, SandboxName, SandboxSpec, Seq, WorkspaceId};
 use tree::{Change, Options, Touched, Trust, View};
 use workspace::Pool;
@@ -217,15 +218,17 @@ fn change_view(change: &Change) -> ChangeView {
         tree::Status::Added => ("added", None),
         tree::Status::Deleted => ("deleted", None),
         tree::Status::Modified => ("modified", None),
-        tree::Status::Renamed { from, .. } => ("renamed", Some(text(from))),
+        tree::Status::Renamed { from, .. } => ("renamed", Some(from)),
     };
     let entry = change.after.as_ref().or(change.before.as_ref());
     let is_file = |entry: &&tree::Entry| entry.kind == tree::Kind::File;
     let size = |entry: &Option<tree::Entry>| entry.as_ref().filter(is_file).map(|e| e.size);
     ChangeView {
         path: text(&change.path),
+        path_base64: odd(&change.path),
         status: status.to_owned(),
-        from,
+        from: from.map(|from| text(from)),
+        from_base64: from.and_then(|from| odd(from)),
         kind: entry.map_or_else(String::new, |entry| entry.kind.word().to_owned()),
         what: what(change.what),
         mode: entry.map_or(0, |entry| entry.mode),
@@ -260,6 +263,11 @@ pub(crate) fn text(path: &[u8]) -> String {
             format!("{}{odd}", chunk.valid())
         })
         .collect()
+}
+
+/// What [`text`] says of it could be another path's as well: its bytes.
+fn odd(path: &[u8]) -> Option<String> {
+    Name(path.to_vec()).base64()
 }
 
 pub(crate) fn unreadable(failure: &tree::Error) -> ApiError {

@@ -53,8 +53,10 @@ pub enum How {
         installation: u64,
         /// The one repository, without its owner.
         repository: String,
-        /// Permissions of the token, `contents = "write"`; none are all that the installation has.
+        /// Permissions of the token, `contents = "write"`: one at least.
         permissions: BTreeMap<String, String>,
+        /// The API of an Enterprise Server, `https://HOST/api/v3`; GitHub's own where there is none.
+        api: Option<String>,
         /// How the token goes in.
         place: TokenPlace,
     },

@@ -61,7 +61,8 @@ impl Policy {
     ///
     /// An injection is one of `bearer = true`, `basic = "USER"`, `header = "NAME"` (with `format = "token {}"`), `query =
     /// "KEY"`, `placeholder = ["header:NAME", "query:KEY"]`, `sigv4 = { service = "s3", region = "us-east-1" }` and
-    /// `github_app = { app = "ID", installation = 1, repository = "app", permissions = { contents = "write" } }`.
+    /// `github_app = { app = "ID", installation = 1, repository = "app", permissions = { contents = "write" } }`, with
+    /// `api = "https://HOST/api/v3"` for an Enterprise Server.
     ///
     /// # Errors
     ///

@@ -665,6 +665,7 @@ fn secrets_go_where_their_rule_says() {
                 repository: "app".into(),
                 permissions: [("contents".into(), "write".into())].into(),
                 place: TokenPlace::Basic,
+                api: None,
             }
         )]
     );

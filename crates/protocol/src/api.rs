@@ -300,11 +300,17 @@ pub struct ImageView {
 pub struct ChangeView {
     /// From the root of the sandbox, without a slash in front. Where it is no UTF-8, every odd byte is `\xNN`.
     pub path: String,
+    /// The path's bytes as base64, where it is no UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_base64: Option<String>,
     /// `added`, `deleted`, `modified` or `renamed`.
     pub status: String,
-    /// Where a renamed one was.
+    /// Where a renamed one was, written as `path` is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+    /// The bytes of `from` as base64, where it is no UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_base64: Option<String>,
     /// `file`, `directory`, `symlink` and so on: what it is, or was.
     pub kind: String,
     /// In what the two differ: `content`, `type`, `mode`, `owner`, `target`, `device`, `xattrs`. Empty for what is new or gone.

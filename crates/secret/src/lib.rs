@@ -3,8 +3,7 @@
 //! A [`Source`] is a reference (`env:`, `file:`, `age:`, `keyring:`, `op:`, `vault:`, `command:`). [`Secrets`] resolves it on
 //! the host, when a request needs it, into a [`Value`] that cannot be printed and is wiped when it is dropped. [`Store`] is
 //! the store of our own, one age file per secret. Beside these: [`placeholder`] (what a program inside is shown instead),
-//! [`scrub`] (values taken out of answers), [`sigv4`] and [`github`] (credentials made out of secrets), [`Lease`] (who
-//! may still use one).
+//! [`scrub`] (values taken out of answers), [`sigv4`] and [`github`] (credentials made out of secrets).
 //!
 //! This crate never decides who gets a secret (`policy` does), never speaks HTTP (`egress` does), and no value is ever in
 //! one of its errors.
@@ -16,7 +15,6 @@ mod error;
 mod file;
 mod flight;
 pub mod github;
-mod lease;
 mod literal;
 mod placeholder;
 pub mod scrub;
@@ -28,7 +26,6 @@ mod value;
 mod whole;
 
 pub use error::{Error, Result, Why};
-pub use lease::{Ended, EndedBy, Lease, Leased, Leases};
 pub use placeholder::placeholder;
 pub use secrets::{Env, Secrets};
 pub use source::{Source, SourceError, check_name};

@@ -35,13 +35,15 @@ impl Seen {
 struct Log {
     seen: Mutex<Vec<Seen>>,
     more: Condvar,
+    /// Paths with a status line's end and a body of their own.
+    said: Mutex<Vec<(String, String, String)>>,
     /// How many of the requests that are held may be answered.
     released: Mutex<usize>,
     release: Condvar,
 }
 
-/// Answers `/reflect` with the request's own head, and everything else with `ok` and its path; `/coded` as if it were gzip, and
-/// `/held` once it was released.
+/// Answers a path with `/reflect` in it with the request's own head, and everything else with `ok` and its path; `/coded` as if it were gzip,
+/// and `/held` once it was released.
 pub struct Origin {
     /// Where it listens on 127.0.0.1.
     pub port: u16,
@@ -93,6 +95,13 @@ impl Origin {
         Ok(Self { port, root, log })
     }
 
+    /// Answers a path with something else: `201 Created`, say, and a body of JSON.
+    pub fn says(&self, path: &str, status: &str, body: &str) {
+        let said = (path.to_owned(), status.to_owned(), body.to_owned());
+        let all = self.log.said.lock();
+        all.unwrap_or_else(PoisonError::into_inner).push(said);
+    }
+
     /// Returns what came so far.
     #[must_use]
     pub fn seen(&self) -> Vec<Seen> {
@@ -141,12 +150,19 @@ fn answer<S: Read + Write>(stream: S, log: &Log) -> io::Result<()> {
             return Ok(());
         };
         let path = seen.line.split(' ').nth(1).unwrap_or("/").to_owned();
-        let body = if path.starts_with("/reflect") {
+        let body = if path.contains("/reflect") {
             let head = seen.headers.iter();
             head.map(|(name, value)| format!("{name}: {value}\n"))
                 .collect()
         } else {
             format!("ok {path}\n")
+        };
+        let said = log.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = said.iter().find(|(at, ..)| *at == path).cloned();
+        drop(said);
+        let (status, kind, body) = match own {
+            Some((_, status, body)) => (status, "application/json", body),
+            None => ("200 OK".to_owned(), "text/plain", body),
         };
         let coding = if path.starts_with("/coded") {
             "content-encoding: gzip\r\n"
@@ -167,7 +183,7 @@ fn answer<S: Read + Write>(stream: S, log: &Log) -> io::Result<()> {
         let to = stream.get_mut();
         write!(
             to,
-            "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n{coding}content-length: {}\r\n\r\n{body}",
+            "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\n{coding}content-length: {}\r\n\r\n{body}",
             body.len()
         )?;
         to.flush()?;

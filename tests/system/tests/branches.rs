@@ -396,6 +396,21 @@ fn a_diff_is_what_git_would_say_and_git_takes_it() -> Res<()> {
         "{}",
         String::from_utf8_lossy(&same.stdout)
     );
+    // Two names that look alike as text, one of which is no UTF-8.
+    world.sh("then", r"touch '\xff' $(printf '\377')")?.ok()?;
+    let odd = world.must(&["diff", "then", "--json"])?.out();
+    let odd: Vec<serde_json::Value> = odd
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?;
+    assert_eq!(odd.len(), 2, "{odd:?}");
+    assert!(
+        odd.iter().all(|c| c["path"] == "workspace/\\xff"),
+        "{odd:?}"
+    );
+    let mut bytes: Vec<_> = odd.iter().map(|c| c["path_base64"].as_str()).collect();
+    bytes.sort_unstable();
+    assert_eq!(bytes, [None, Some("d29ya3NwYWNlL/8=")]);
     world.end_clean()
 }
 
@@ -449,6 +464,12 @@ fn a_compose_brings_changes_back_or_tells_why_not() -> Res<()> {
             .sh("ada", "cat c; ls other 2>&1 | grep -c 'No such'")?
             .out(),
         "ours\n1\n"
+    );
+    let misspelt = world.run(&["compose", "try", "ada", "--paths", "c", "cc"])?;
+    assert!(
+        misspelt.err().contains("no `/workspace/cc` on either side"),
+        "{}",
+        misspelt.err()
     );
     let theirs = world
         .must(&[

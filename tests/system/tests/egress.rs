@@ -62,7 +62,7 @@ pub(crate) fn put_policy(world: &World, text: &str) -> Res<()> {
     Ok(())
 }
 
-fn put_secret(world: &World, name: &str, value: &str) -> Res<()> {
+pub(crate) fn put_secret(world: &World, name: &str, value: &str) -> Res<()> {
     let mut command = world.command(["secret", "set", name]);
     command.stdin(Stdio::piped()).stdout(Stdio::null());
     let mut child = command.spawn()?;
@@ -77,7 +77,7 @@ fn put_secret(world: &World, name: &str, value: &str) -> Res<()> {
 }
 
 /// Runs curl inside, and returns what it printed.
-fn curl(world: &World, op: &str, args: &[&str]) -> Res<system_tests::Done> {
+pub(crate) fn curl(world: &World, op: &str, args: &[&str]) -> Res<system_tests::Done> {
     let mut all = vec![
         "exec",
         "a",

@@ -13,6 +13,7 @@ mod file_api;
 mod files;
 mod flush;
 mod full;
+mod github;
 mod images;
 mod journal;
 mod many;

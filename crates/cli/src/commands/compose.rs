@@ -65,6 +65,9 @@ pub(super) async fn compose(
 }
 
 fn tell(view: &ComposeView) {
+    if view.actions.is_empty() && view.conflicts.is_empty() {
+        print_line("nothing to bring over: there is no change that is not here already");
+    }
     for action in &view.actions {
         print_line(&format!(
             "{:<7} {}",

@@ -154,10 +154,13 @@ impl Work {
             How::GitHubApp { place, .. } => {
                 let key = self.resolve(giving, secret).await?;
                 let fingerprint = giving.core.secrets.fingerprint(&key);
-                let made = giving
-                    .core
-                    .apps
-                    .token(&injection.how, giving.owner, key, &fingerprint);
+                let made = giving.core.apps.token(
+                    &injection.how,
+                    giving.owner,
+                    key,
+                    &fingerprint,
+                    giving.policy,
+                );
                 let token = made.await.map_err(|error| unusable(secret, &error))?;
                 self.values.push(token.clone());
                 let text = match place {

@@ -102,11 +102,13 @@ impl Allowed {
         if !is_kept {
             return sending.await;
         }
-        let sent = core.tasks.spawn(Box::pin(sending)).await;
-        sent.unwrap_or_else(|failure| {
-            tracing::error!(%failure, "a request was not sent to its end");
-            Err((Denial::upstream("the gateway failed"), None))
-        })
+        match core.tasks.spawn(Box::pin(sending)).await {
+            Ok(sent) => sent,
+            Err(failure) => {
+                tracing::error!(%failure, "a request was not sent to its end");
+                Err((Denial::upstream("the gateway failed"), None))
+            }
+        }
     }
 
     async fn exchange(

@@ -298,17 +298,13 @@ impl Work {
         };
         failpoint::hit("before_push_commit");
         let (name, was) = (main_ref(&self.before.name), self.before.generation);
-        let (id, report, moving) = push.commit_for(as_json(&note)?, &name, was)?;
+        let (_, report, moving) = push.commit_for(as_json(&note)?, &name, was)?;
         failpoint::hit("after_push_commit");
         match self.store.move_ref(moving) {
             Err(blob::Error::Moved { .. }) => return Err(Tried::Overtaken),
             moved => moved?,
         };
         failpoint::hit("after_push_ref");
-        // A collection without grace may have come between: then the ref points to nothing, and the push is done anew.
-        if let Err(blob::Error::NoSnapshot(_)) = self.store.snapshot(&id) {
-            return Err(Tried::Swept);
-        }
         count(&mut view, &report);
         self.thin_out(&note)?;
         Ok((view, fresh, self.place))

@@ -405,6 +405,21 @@ impl Handle {
         .await
     }
 
+    /// Sends input as [`stdin`](Self::stdin) does, and says whether the operation was there to take it: it may have settled
+    /// just before, and its settlement tells why.
+    pub(crate) async fn offer(
+        &self,
+        op: &OpId,
+        offset: Offset,
+        data: Bytes,
+        eof: bool,
+    ) -> Result<bool, ApiError> {
+        match self.stdin(op.clone(), offset, data, eof).await {
+            Err(problem) if problem.code == ErrorCode::Conflict => Ok(false),
+            sent => sent.map(|()| true),
+        }
+    }
+
     /// Sends a signal to the operation's process group.
     ///
     /// # Errors

@@ -200,7 +200,14 @@ fn word(item: &Item<'_>) -> Result<String, PolicyError> {
 }
 
 fn github_app(item: &Item<'_>, git: bool) -> Result<How, PolicyError> {
-    let fields = item.table(&["app", "installation", "repository", "permissions", "as"])?;
+    let fields = item.table(&[
+        "app",
+        "installation",
+        "repository",
+        "permissions",
+        "as",
+        "api",
+    ])?;
     let app = fields.need("app", "the id of the app")?;
     let repository = fields.need("repository", "one repository, without its owner")?;
     let place = match fields.get("as") {
@@ -213,19 +220,19 @@ fn github_app(item: &Item<'_>, git: bool) -> Result<How, PolicyError> {
         },
     };
     let mut permissions = BTreeMap::new();
-    if let Some(item) = fields.get("permissions") {
-        for (permission, level) in item.table(&[])?.all() {
-            match level.string()? {
-                level @ ("read" | "write" | "admin") => {
-                    permissions.insert(permission.to_owned(), level.to_owned())
-                }
-                _ => {
-                    return Err(
-                        level.error("this is no level of a permission", "read, write, admin")
-                    );
-                }
-            };
-        }
+    let named = fields.need("permissions", "contents = \"read\"")?;
+    for (permission, level) in named.table(&[])?.all() {
+        match level.string()? {
+            level @ ("read" | "write" | "admin") => {
+                permissions.insert(permission.to_owned(), level.to_owned())
+            }
+            _ => {
+                return Err(level.error("this is no level of a permission", "read, write, admin"));
+            }
+        };
+    }
+    if permissions.is_empty() {
+        return Err(named.error("a token needs a permission", "contents = \"read\""));
     }
     Ok(How::GitHubApp {
         app: if app.is_string() {
@@ -239,5 +246,23 @@ fn github_app(item: &Item<'_>, git: bool) -> Result<How, PolicyError> {
         repository: word(&repository)?,
         permissions,
         place,
+        api: fields.get("api").map(|item| api(&item)).transpose()?,
     })
+}
+
+/// The address of an Enterprise Server's API.
+fn api(item: &Item<'_>) -> Result<String, PolicyError> {
+    let wrong = |why: &str| item.error(why, "https://HOST/api/v3");
+    let text = item.string()?.trim_end_matches('/');
+    let rest = text
+        .strip_prefix("https://")
+        .ok_or_else(|| wrong("the API is asked over https"))?;
+    let (at, path) = rest.split_once('/').unwrap_or((rest, ""));
+    if path.contains(['?', '#', '%', '\\']) || path.contains(char::is_whitespace) {
+        return Err(wrong("this is no address of an API"));
+    }
+    match crate::authority(at, Some(443)) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(wrong(&error.to_string())),
+    }
 }
