@@ -4,8 +4,9 @@
 //! the record is durable. What the operation has seen whole is therefore never one whose answer nobody knows.
 
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
@@ -27,6 +28,8 @@ pub(crate) const MAX_ANSWER: usize = 256 << 10;
 pub(crate) const MAX_REQUEST: u64 = 16 << 20;
 /// The most in one event.
 const MAX_EVENT: usize = 64 << 10;
+/// How long an answer is waited for that nobody waits for any more: a program that gave up, while its sandbox lives.
+pub(crate) const ALONE: Duration = Duration::from_secs(30);
 /// Pieces on their way to a client that does not read.
 const AHEAD: usize = 4;
 
@@ -258,11 +261,19 @@ impl Passage {
     async fn read(&mut self) -> End {
         let mut scrubber = self.scrub.as_ref().map(Scrub::scrubber);
         let life = self.effect.life();
+        let to = self.to.clone();
+        let mut alone = pin!(async {
+            to.closed().await;
+            tokio::time::sleep(ALONE).await;
+        });
         loop {
             let frame = tokio::select! {
                 frame = self.body.frame() => frame,
                 () = self.ticket.ended.cancelled() => {
                     return End::Broken("the policy does not allow it any more".to_owned());
+                }
+                () = &mut alone => {
+                    return End::Broken("the client went away, and the answer did not end in time".to_owned());
                 }
                 () = life.given_up.cancelled() => {
                     return End::Broken("the sandbox was lost, and the answer did not end in time".to_owned());

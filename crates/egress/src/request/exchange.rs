@@ -10,6 +10,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::OnUpgrade;
 use policy::{Grant, Policy};
 use protocol::{DenyReason, EffectKind, Outgoing};
+use tokio_util::sync::CancellationToken;
 
 use super::asked::Asked;
 use super::repeat::{Fate, fate};
@@ -24,7 +25,7 @@ use crate::github;
 use crate::head;
 use crate::inject::{self, Giving, Injected};
 use crate::placeholder::Watch;
-use crate::record::{self, Keep, Passage};
+use crate::record::{self, ALONE, Keep, Passage};
 use crate::scrub::Scrub;
 use crate::seam::Placeholder;
 use crate::upstream::{self, Place, Sender, Target};
@@ -91,9 +92,16 @@ impl Allowed {
     ) -> Result<Response<Body>, (Denial, Option<Peeked>)> {
         let is_kept = matches!(keep, Keep::Answer(_));
         let (core, of, busy) = (client.core.clone(), client.clone(), busy.clone());
+        let waited_for = CancellationToken::new();
+        let _waits = waited_for.clone().drop_guard();
         let sending = async move {
+            let alone = async {
+                waited_for.cancelled().await;
+                tokio::time::sleep(ALONE).await;
+            };
             tokio::select! {
                 sent = self.exchange(&of, busy, keep) => sent,
+                () = alone => Err((Denial::upstream("nobody waits for the answer any more"), None)),
                 () = of.life.given_up.cancelled() => {
                     Err((Denial::upstream("the sandbox's gateway was closed"), None))
                 }
