@@ -214,6 +214,47 @@ fn what_nobody_knows_the_answer_of_is_told_as_lost_with_the_list() -> Res<()> {
 }
 
 #[test]
+fn an_answer_that_is_too_long_to_be_recorded_is_why_a_command_is_lost() -> Res<()> {
+    if !crate::is_root("an_answer_that_is_too_long_to_be_recorded_is_why_a_command_is_lost") {
+        return Ok(());
+    }
+    let scene = Scene::new("long")?;
+    let body = |bytes: usize| "y".repeat(bytes);
+    scene.origin.says("/most", "201 Created", &body(256 << 10));
+    scene
+        .origin
+        .says("/more", "201 Created", &body((256 << 10) + 1));
+    for (path, code) in [("/most", Some(0)), ("/more", LOST)] {
+        let gate = scene.world.effects().gate(&path[1..])?;
+        let script = [
+            format!(
+                "{} -w '%{{http_code}}' | tee r | tail -c 3; wc -c < r",
+                scene.post(path, "x")
+            ),
+            scene.stop(path, &gate),
+        ];
+        let client = scene.start(&path[1..], &script)?;
+        scene.wait(path, &client)?;
+        scene.kill_supervisor()?;
+        gate.open()?;
+        let done = client.finish()?;
+        assert_eq!(done.code, code, "{path}: {}", done.err());
+        if code == LOST {
+            assert!(
+                done.err().contains("longer than 262144 bytes"),
+                "{}",
+                done.err()
+            );
+        } else {
+            let kept = scene.world.must(&["read", "a", &path[1..]])?.out();
+            assert_eq!(kept, format!("201{}\n", (256 << 10) + 3));
+        }
+    }
+    assert_eq!(scene.seen(), ["/most x", "/more x"]);
+    scene.end()
+}
+
+#[test]
 fn a_run_that_does_something_else_is_stopped_from_it_and_told_as_lost() -> Res<()> {
     if !crate::is_root("a_run_that_does_something_else_is_stopped_from_it_and_told_as_lost") {
         return Ok(());
