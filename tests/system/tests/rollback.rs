@@ -45,6 +45,15 @@ impl Scene {
         format!("curl -sS --max-time 30 -d '{body}' http://allowed.test:{port}{path}")
     }
 
+    /// The same; where it fails, the script goes no further.
+    fn post_or_wait(&self, path: &str, body: &str, never: &Gate) -> String {
+        format!(
+            "{} || read -r go < {}",
+            self.post(path, body),
+            never.inside()
+        )
+    }
+
     /// A line of a script that says where it is, and waits there.
     fn stop(&self, word: &str, gate: &Gate) -> String {
         let told = self.world.effects().inside();
@@ -190,10 +199,12 @@ fn what_nobody_knows_the_answer_of_is_told_as_lost_with_the_list() -> Res<()> {
         return Ok(());
     }
     let mut scene = Scene::new("unknown")?;
+    let never = scene.world.effects().gate("never")?;
     let script = [
         "echo x >> f".to_owned(),
         scene.post("/take", "first"),
-        scene.post("/held", "second"),
+        // Without its daemon it fails, and must not have settled before the supervisor is killed.
+        scene.post_or_wait("/held", "second", &never),
     ];
     let client = scene.start("unknown", &script)?;
     assert!(scene.origin.wait(2, REACH));
@@ -446,7 +457,11 @@ fn with_its_daemon_gone_too_it_is_known_what_was_durable() -> Res<()> {
 
     // The second run is lost as well, when it was just given an answer.
     let gate = scene.world.effects().gate("twice")?;
-    let script = [scene.post("/twice", "1"), scene.stop("twice", &gate)];
+    let never = scene.world.effects().gate("never")?;
+    let script = [
+        scene.post_or_wait("/twice", "1", &never),
+        scene.stop("twice", &gate),
+    ];
     let before = scene.seen().len();
     let client = scene.start("twice", &script)?;
     scene.wait("twice", &client)?;
