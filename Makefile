@@ -5,13 +5,14 @@ SHELL := bash
 
 SEEDS ?= 200
 SECONDS ?= 60
+FUZZED ?=
 POWER_SEEDS ?= 100
 TARGET := target/x86_64-unknown-linux-gnu/release
 export DURABLE_BIN ?= $(CURDIR)/$(TARGET)/durable
 # Debian packages by name: the pool's tools, what tests look at the machine with, and the peers of `make bench`.
 RUN_PACKAGES := btrfs-progs gcc jq libc6-dev
 DEMO_PACKAGES := $(RUN_PACKAGES) bsdextrautils git
-TEST_PACKAGES := $(RUN_PACKAGES) age busybox-static curl docker-registry e2fsprogs git iproute2 openssl procps python3-venv sqlite3 uidmap util-linux
+TEST_PACKAGES := $(RUN_PACKAGES) age busybox-static curl docker-registry e2fsprogs git iproute2 openssl php-cli procps python3-venv ruby sqlite3 uidmap util-linux wget
 BENCH_PACKAGES := $(TEST_PACKAGES) bubblewrap crun make restic runc zstd
 
 # A test that hangs says so here, and not an hour later.
@@ -58,7 +59,9 @@ system: build
 	$(LIMIT) cargo test --release -p system-tests
 	$(LIMIT) cargo run --release -p system-tests --bin kill-matrix -- --seeds 2 --harness pi
 
+# The fuzz targets are those for what strangers write: policies, names, HTTP.
 test: deps-test lint unit system
+	$(MAKE) fuzz FUZZED="policy host front"
 
 demo: build
 	cargo build --release -p model-server
@@ -85,11 +88,12 @@ test-power: deps-test build
 test-boundary: deps-test build
 	$(LIMIT) cargo test --no-fail-fast -p durable-policy -p durable-secret -p durable-egress -p durable-isolation -p durable-supervisor
 	cargo test --release -p system-tests --no-run
-	$(LIMIT) cargo test --release -p system-tests --test main -- egress::
+	$(LIMIT) cargo test --release -p system-tests --test main -- boundary:: egress:: github::
+	DURABLE_TEST_LARGE=1 $(LIMIT) cargo test --release -p system-tests --test main -- clients::
 
 fuzz:
 	$(call install,gcc g++ libc6-dev)
-	fuzz/run $(SECONDS)
+	fuzz/run $(SECONDS) $(FUZZED)
 
 openapi: build
 	$(DURABLE_BIN) __openapi > docs/openapi.json

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use engine::{Config, Engine, Shared};
 use protocol::{ApiError, ErrorCode};
-use rustix::process::Pid;
+use rustix::process::{Pid, Resource, Rlimit};
 use server::Listener;
 use tokio::net::UnixListener;
 
@@ -95,6 +95,7 @@ pub(crate) fn serve(options: &Serve) -> Result<(), ApiError> {
     };
     // It holds the doors of every sandbox, and what comes through them.
     isolation::container::many_files();
+    no_cores();
     // Before there are threads: they inherit the namespace.
     let mounts = workspace::private_mounts().map_err(|e| of_pool(&e))?;
     tracing::debug!(?mounts, "mount namespace");
@@ -111,6 +112,17 @@ pub(crate) fn serve(options: &Serve) -> Result<(), ApiError> {
     let result = runtime.block_on(run(options, &data, starting));
     drop(lock);
     result
+}
+
+/// Forbids cores of this process and of the relay: values of secrets are in their memory while they are used. The limit of one byte
+/// is the only one that a core obeys which goes into a pipe.
+fn no_cores() {
+    let one = Rlimit {
+        current: Some(1),
+        maximum: Some(1),
+    };
+    // It is refused where the limit is lower already.
+    let _set = rustix::process::setrlimit(Resource::Core, one);
 }
 
 async fn run(options: &Serve, data: &Path, starting: File) -> Result<(), ApiError> {

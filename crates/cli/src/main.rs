@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         Some("__relay") => code(daemon::relay(&rest[1..])),
         Some("__thaw") => code(daemon::thaw()),
         Some("__box") => code(supervisor::box_main(rest[1..].to_vec())),
+        Some("__escape") => code(isolation::attempts::main(&rest[1..])),
         Some("__openapi") => code(commands::openapi()),
         Some("__hook") => code(commands::hook(&rest[1..])),
         _ => commands::run(),

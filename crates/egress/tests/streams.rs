@@ -105,7 +105,10 @@ async fn trailers_pass_and_grpc_needs_http2() {
             text("call"),
         )
         .await;
-    assert_eq!(answer.status(), 502);
+    // As gRPC says that: unavailable.
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.headers()["grpc-status"], "14");
+    assert_eq!(answer.headers()["x-durable-deny"], "upstream");
     assert!(old.seen().is_empty());
     // Anything else is translated.
     assert_eq!(http.get("a.test", old.port, "/").await.text(), "hello");

@@ -3,6 +3,7 @@
 //! A level gives the supervisor a place to be PID 1 in; from there on the supervisor rules. The sandbox outlives the
 //! process that started it. This crate never runs an operation, never reads the journal and never decides what should live.
 
+pub mod attempts;
 pub mod container;
 mod error;
 mod level;

@@ -1,5 +1,7 @@
 //! The system calls that have no safe wrapper elsewhere. Everything unsafe of this crate is here.
 
+pub(crate) mod calls;
+
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

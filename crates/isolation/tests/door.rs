@@ -320,3 +320,62 @@ fn its_authority_is_trusted_beside_those_of_the_image() {
         assert_ne!(bea.sh(script).code, Some(0), "{script}");
     }
 }
+
+#[test]
+fn its_authority_is_trusted_by_the_javas_of_the_image() {
+    let busybox = std::path::Path::new("/bin/busybox");
+    if !busybox.exists() {
+        eprintln!("SKIPPED: a static busybox at /bin/busybox is needed (package busybox-static)");
+        return;
+    }
+    let world = World::new();
+    let image = tempfile::tempdir_in(world.home.path()).unwrap();
+    let at = |name: &str| image.path().join(name);
+    let places = [
+        "etc/ssl/certs/java/cacerts",
+        "opt/java/openjdk/lib/security/cacerts",
+        "usr/lib/jvm/java-8/jre/lib/security/cacerts",
+    ];
+    for place in places {
+        std::fs::create_dir_all(at(place).parent().unwrap()).unwrap();
+        std::fs::write(at(place), "theirs").unwrap();
+    }
+    let link = at("usr/lib/jvm/java-21/lib/security");
+    std::fs::create_dir_all(&link).unwrap();
+    std::os::unix::fs::symlink("/etc/ssl/certs/java/cacerts", link.join("cacerts")).unwrap();
+    let ca = Some(
+        "-----BEGIN CERTIFICATE-----\nMAhkdXJhYmxlIQ==\n-----END CERTIFICATE-----\n".to_owned(),
+    );
+    let start = || {
+        let spec = StartSpec {
+            ca: ca.clone(),
+            image: protocol::Image::Dir(image.path().to_owned()),
+            ..world.spec()
+        };
+        world.start_with(spec).unwrap()
+    };
+    std::fs::create_dir(at("bin")).unwrap();
+    std::fs::copy(busybox, at("bin/busybox")).unwrap();
+    let read = |ada: &Sandbox<'_>, path: &str| ada.run(&["/bin/busybox", "strings", path]).out;
+    // Without a bundle there is nothing that could stand for what the image's keystore has.
+    let ada = start();
+    assert_eq!(read(&ada, &format!("/{}", places[0])), "theirs\n");
+    drop(ada);
+    std::fs::write(at("etc/ssl/cert.pem"), "no certificate\n").unwrap();
+    let ada = start();
+    let ours = read(&ada, protocol::paths::CA_KEYSTORE);
+    assert!(
+        ours.contains("X.509") && ours.contains("durable!"),
+        "{ours}"
+    );
+    for place in places
+        .into_iter()
+        .chain(["usr/lib/jvm/java-21/lib/security/cacerts"])
+    {
+        assert_eq!(read(&ada, &format!("/{place}")), ours, "{place}");
+    }
+    drop(ada);
+    for place in places {
+        assert_eq!(std::fs::read_to_string(at(place)).unwrap(), "theirs");
+    }
+}

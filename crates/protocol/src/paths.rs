@@ -22,6 +22,8 @@ pub const NO_DOOR: [u16; 3] = [0, MODEL_PORT, PROXY_PORT];
 pub const CA_CERT: &str = "/run/durable/ca.pem";
 /// The bundle that programs inside are told to trust: the image's roots and the sandbox's own authority, PEM.
 pub const CA_BUNDLE: &str = "/run/durable/ca-bundle.pem";
+/// The same for Java, as a keystore (JKS, password `changeit`); there where the image has a Java runtime.
+pub const CA_KEYSTORE: &str = "/run/durable/cacerts.jks";
 
 /// Names inside a sandbox's state directory on the host, which sandboxed processes cannot reach.
 pub mod state {

@@ -3,7 +3,7 @@
 //!
 //! Proxy variables are not among them: every connection ends at a door without, and programs that obey them send there what
 //! was meant for a server beside them. `SSL_CERT_DIR` is not, since some programs look nowhere else then; Java has no variable
-//! for a bundle.
+//! for a bundle, and its keystores are covered as well.
 
 use protocol::paths::{CA_BUNDLE, CA_CERT};
 

@@ -9,6 +9,7 @@
 pub mod api;
 pub mod effects;
 pub mod harnesses;
+pub mod internet;
 pub mod journal;
 pub mod litter;
 pub mod model;
@@ -18,6 +19,8 @@ pub mod process;
 pub mod rng;
 pub mod run;
 pub mod s3;
+pub mod servers;
+pub mod tools;
 mod trouble;
 pub mod world;
 

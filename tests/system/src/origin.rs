@@ -1,7 +1,7 @@
 //! A server of the internet as a test sees it: HTTPS or HTTP on loopback, which keeps everything that it was sent.
 
 use std::io::{self, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,10 +42,14 @@ struct Log {
     release: Condvar,
 }
 
-/// Answers a path with `/reflect` in it with the request's own head, and everything else with `ok` and its path; `/coded` as if it were gzip,
-/// and `/held` once it was released.
+/// Where it listens unless the test says so: a free port of the loopback.
+const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Answers a path with `/reflect` in it with the request's own head, and everything else with `ok` and its path; `/coded` as if it
+/// were gzip, `/elsewhere` with a redirection to `evil.test`, `/h3` with the offer to go on over HTTP/3, and
+/// `/held` once it was released.
 pub struct Origin {
-    /// Where it listens on 127.0.0.1.
+    /// The port that it listens on.
     pub port: u16,
     /// Its certificate, PEM; empty without TLS.
     pub root: String,
@@ -58,6 +62,14 @@ impl Origin {
     /// # Errors
     /// No port, or no certificate.
     pub fn https(names: &[&str]) -> Res<Self> {
+        Self::https_at(ANYWHERE, names)
+    }
+
+    /// Starts one at an address of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// As [`Self::https`].
+    pub fn https_at(address: SocketAddr, names: &[&str]) -> Res<Self> {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let CertifiedKey { cert, signing_key } =
             generate_simple_self_signed(names).map_err(|e| trouble(e.to_string()))?;
@@ -69,7 +81,7 @@ impl Origin {
             .with_no_client_auth()
             .with_single_cert(vec![cert.der().clone()], key)
             .map_err(|e| trouble(e.to_string()))?;
-        Self::start(cert.pem(), Some(Arc::new(config)))
+        Self::start(address, cert.pem(), Some(Arc::new(config)))
     }
 
     /// Starts one without TLS.
@@ -77,11 +89,19 @@ impl Origin {
     /// # Errors
     /// No port.
     pub fn http() -> Res<Self> {
-        Self::start(String::new(), None)
+        Self::http_at(ANYWHERE)
     }
 
-    fn start(root: String, tls: Option<Arc<ServerConfig>>) -> Res<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    /// Starts one without TLS at an address of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// The address cannot be had.
+    pub fn http_at(address: SocketAddr) -> Res<Self> {
+        Self::start(address, String::new(), None)
+    }
+
+    fn start(address: SocketAddr, root: String, tls: Option<Arc<ServerConfig>>) -> Res<Self> {
+        let listener = TcpListener::bind(address)?;
         let port = listener.local_addr()?.port();
         let log = Arc::new(Log::default());
         let keeps = Arc::clone(&log);
@@ -162,12 +182,14 @@ fn answer<S: Read + Write>(stream: S, log: &Log) -> io::Result<()> {
         drop(said);
         let (status, kind, body) = match own {
             Some((_, status, body)) => (status, "application/json", body),
+            None if path == "/elsewhere" => ("302 Found".to_owned(), "text/plain", body),
             None => ("200 OK".to_owned(), "text/plain", body),
         };
-        let coding = if path.starts_with("/coded") {
-            "content-encoding: gzip\r\n"
-        } else {
-            ""
+        let header = match path.as_str() {
+            "/coded" => "content-encoding: gzip\r\n",
+            "/elsewhere" => "location: https://evil.test/stolen\r\n",
+            "/h3" => "alt-svc: h3=\":443\"\r\n",
+            _ => "",
         };
         log.seen
             .lock()
@@ -183,7 +205,7 @@ fn answer<S: Read + Write>(stream: S, log: &Log) -> io::Result<()> {
         let to = stream.get_mut();
         write!(
             to,
-            "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\n{coding}content-length: {}\r\n\r\n{body}",
+            "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\n{header}content-length: {}\r\n\r\n{body}",
             body.len()
         )?;
         to.flush()?;

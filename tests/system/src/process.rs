@@ -129,3 +129,12 @@ pub fn anonymous_memory(pid: i32) -> u64 {
 pub fn descriptors(pid: i32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
+
+/// The most that was resident at any time, in bytes.
+#[must_use]
+pub fn peak_memory(pid: i32) -> u64 {
+    let status = String::from_utf8_lossy(&file(pid, "status")).into_owned();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|l| l.trim().trim_end_matches(" kB").trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}

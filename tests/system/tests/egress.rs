@@ -17,7 +17,7 @@ pub(crate) fn daemon(world: &World) -> Res<Client> {
     let hosts = world.root().join("hosts");
     std::fs::write(
         &hosts,
-        "127.0.0.1 localhost allowed.test other.test evil.test\n",
+        "127.0.0.1 localhost allowed.test other.test evil.test registry.test\n",
     )?;
     let serve = world.command(["serve"]);
     let mut command = Command::new("unshare");

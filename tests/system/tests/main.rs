@@ -5,7 +5,9 @@
 use std::io::Write as _;
 
 mod bad;
+mod boundary;
 mod branches;
+mod clients;
 mod edges;
 mod egress;
 mod exec;

@@ -183,7 +183,7 @@ pub(crate) fn run() -> ExitCode {
     let ended = |outcome: Outcome| outcome.unwrap_or_else(|error| failure::tell(&error, form));
     let command = match cli.command {
         Command::Serve(args) => return ended(serve::run(args, data)),
-        Command::Doctor(args) => return ended(doctor::run(&args, &data, json)),
+        Command::Doctor(args) if !args.probe => return ended(doctor::run(&args, &data, json)),
         Command::Store(args) => return ended(store::run(args, json)),
         command => command,
     };
@@ -241,7 +241,8 @@ async fn dispatch(command: Command, world: &World) -> Outcome {
         Command::Push(args) => store::push(args, world).await,
         Command::Pull(args) => store::pull(args, world).await,
         Command::Harness(args) => harness::run(args, world).await,
-        Command::Serve(_) | Command::Doctor(_) | Command::Store(_) => Ok(ExitCode::SUCCESS),
+        Command::Doctor(_) => doctor::probe(world).await,
+        Command::Serve(_) | Command::Store(_) => Ok(ExitCode::SUCCESS),
     }
 }
 

@@ -92,6 +92,8 @@ fn request_line(line: &[u8]) -> Result<(bool, bool), Violation> {
         || !method.iter().all(|byte| is_token(*byte))
         || target.is_empty()
         || !target.iter().all(plain)
+        // What no parser of targets takes would be refused behind us without a word to the program or the journal.
+        || http::Uri::try_from(target).is_err()
     {
         return Err(Violation::RequestLine);
     }

@@ -71,6 +71,10 @@ fn what_can_be_read_in_two_ways_is_refused() {
         (post("Transfer-Encoding: \u{b}chunked"), V::Control),
         (post("Transfer-Encoding : chunked"), V::HeaderLine),
         (post("Host: b"), V::Host),
+        (
+            "GET http://a\\@b/ HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
+            V::RequestLine,
+        ),
         (post("X: a\r\n b"), V::Folded),
         (post("X: a\0"), V::Control),
         (post("X: a\rb"), V::LineEnd),

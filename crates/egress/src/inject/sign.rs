@@ -78,8 +78,10 @@ impl Work {
         self.query = parts.uri.query().map(str::to_owned);
         parts.headers.remove(http::header::HOST);
         self.headers = parts.headers;
-        // The key itself is in no request; what would be looked for is the pair.
+        // The key itself is in no request. Its name and its session are, and a service that echoes them must tell nobody.
+        self.values.push(Arc::new(Value::new(id)));
         self.values.push(Arc::new(key));
+        self.values.extend(session.map(Arc::new));
         Ok(())
     }
 }

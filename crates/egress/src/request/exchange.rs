@@ -17,7 +17,7 @@ use super::repeat::{Fate, fate};
 use super::{Session, refuse};
 use crate::body::{Body, Download, Peeked, Upload, empty, keeping};
 use crate::connection::{BusyOne, Client};
-use crate::deny::Denial;
+use crate::deny::{Denial, Listener};
 use crate::effect::Effect;
 use crate::egress::{Core, Current};
 use crate::flow::Ticket;
@@ -56,6 +56,7 @@ impl Allowed {
         self.outgoing.op = client.op().await;
         let outgoing = self.outgoing.clone();
         let rule = self.rule.clone();
+        let listener = Listener::of(&self.asked.parts.headers);
         let listens = self.asked.parts.version == Version::HTTP_2
             || self.asked.parts.headers.contains_key(EXPECT);
         let fate = match self.kind {
@@ -78,7 +79,7 @@ impl Allowed {
                     denial
                 };
                 client.deny(outgoing, &denial).await;
-                refuse(&denial, body.filter(|_| !listens), busy).await
+                refuse(&denial, listener, body.filter(|_| !listens), busy).await
             }
         }
     }

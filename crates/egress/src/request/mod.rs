@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::body::{Body, Peeked, keeping};
 use crate::connection::{BusyOne, Client, Refused as Barred};
-use crate::deny::Denial;
+use crate::deny::{Denial, Listener};
 use crate::egress::Current;
 use crate::front::Switch;
 use crate::head;
@@ -48,6 +48,7 @@ pub(crate) async fn handle(
     let upgrade = switch.is_some().then(|| hyper::upgrade::on(&mut request));
     let listens = request.version() == Version::HTTP_2 || request.headers().contains_key(EXPECT);
     let is_head = request.method() == Method::HEAD;
+    let listener = Listener::of(request.headers());
     let response = match judge(&session, request, upgrade.clone()).await {
         Ok(allowed) => Box::pin(allowed.send(&session, &busy)).await,
         Err(Refused {
@@ -56,7 +57,7 @@ pub(crate) async fn handle(
             body,
         }) => {
             session.client.deny(outgoing, &denial).await;
-            refuse(&denial, body.filter(|_| !listens), &busy).await
+            refuse(&denial, listener, body.filter(|_| !listens), &busy).await
         }
     };
     // hyper sends what it is given, and an answer to HEAD has no body.
@@ -99,14 +100,21 @@ struct Refused {
     body: Option<Peeked>,
 }
 
-async fn refuse(denial: &Denial, body: Option<Peeked>, busy: &Arc<BusyOne>) -> Response<Body> {
+async fn refuse(
+    denial: &Denial,
+    listener: Listener,
+    body: Option<Peeked>,
+    busy: &Arc<BusyOne>,
+) -> Response<Body> {
     if let Some(body) = body.filter(|body| !body.is_end_stream()) {
         // A client that is still sending when the connection is closed does not get to hear why.
         if timeout(DRAIN_TIMEOUT, body.drain(MAX_DRAIN)).await.is_err() {
             tracing::debug!("a refused body did not end in time");
         }
     }
-    denial.response().map(|body| keeping(body, busy.clone()))
+    denial
+        .response(listener)
+        .map(|body| keeping(body, busy.clone()))
 }
 
 async fn judge(

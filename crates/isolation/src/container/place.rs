@@ -98,6 +98,25 @@ impl Root {
         Some(bytes)
     }
 
+    /// Returns the names in the directory at `path`, of `most` at most; none where there is no such directory.
+    pub(super) fn entries(&self, path: &Path, most: usize) -> Vec<PathBuf> {
+        let directory = rustix::fs::openat2(
+            &self.0,
+            path,
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+            ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+        );
+        let Ok(entries) = directory.and_then(rustix::fs::Dir::new) else {
+            return Vec::new();
+        };
+        let names = entries.map_while(Result::ok);
+        let names =
+            names.map(|entry| PathBuf::from(OsStr::from_bytes(entry.file_name().to_bytes())));
+        let names = names.filter(|name| !matches!(name.as_os_str().as_bytes(), b"." | b".."));
+        names.take(most).collect()
+    }
+
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         rustix::fs::openat2(
             &self.0,

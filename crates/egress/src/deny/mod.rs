@@ -2,6 +2,8 @@
 //!
 //! A program that retries in a loop makes one event a second and not thousands: what is the same is counted.
 
+mod heard;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +16,8 @@ use bytes::Bytes;
 
 use crate::body::{Body, full};
 use crate::seam::Ledger;
+
+pub(crate) use heard::Listener;
 
 /// Tells a program, or whoever reads its output, that it was us and why.
 pub(crate) const DENY_HEADER: HeaderName = HeaderName::from_static("x-durable-deny");
@@ -79,12 +83,23 @@ impl Denial {
         self
     }
 
-    /// Returns the answer.
-    pub(crate) fn response(&self) -> Response<Body> {
-        let mut response = Response::new(full(self.body()));
-        *response.status_mut() = self.status;
+    /// Returns the answer for whoever sent the request.
+    pub(crate) fn response(&self, listener: Listener) -> Response<Body> {
+        let mut response = if listener == Listener::Grpc {
+            heard::grpc(self)
+        } else {
+            let mut response = Response::new(full(listener.body(self)));
+            *response.status_mut() = listener.status(self);
+            if response.status() == self.status
+                && let Some(phrase) = heard::reason_phrase(self)
+            {
+                response.extensions_mut().insert(phrase);
+            }
+            response
+        };
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let kind = HeaderValue::from_static(listener.content_type());
+        headers.insert(CONTENT_TYPE, kind);
         headers.insert(DENY_HEADER, HeaderValue::from_static(word(self.reason)));
         if self.status == StatusCode::TOO_MANY_REQUESTS {
             // Clients that wait and try again do it right; a minute's budget fills up evenly.
@@ -95,30 +110,19 @@ impl Denial {
 
     /// Returns the answer as bytes of HTTP/1.1, for where no server is there to send it.
     pub(crate) fn raw(&self) -> Bytes {
-        let body = self.body();
+        let body = Listener::Any.body(self);
         let head = format!(
-            "HTTP/1.1 {} {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n{DENY_HEADER}: {}\r\n\
+            "HTTP/1.1 {} {}\r\ncontent-type: {}\r\ncontent-length: {}\r\n{DENY_HEADER}: {}\r\n\
              connection: close\r\n\r\n",
             self.status.as_u16(),
-            self.status.canonical_reason().unwrap_or("Refused"),
+            heard::phrase(self),
+            Listener::Any.content_type(),
             body.len(),
             word(self.reason),
         );
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(&body);
         bytes.into()
-    }
-
-    fn body(&self) -> Bytes {
-        let error = serde_json::json!({ "error": {
-            "type": "egress_denied",
-            "reason": word(self.reason),
-            "rule": self.rule,
-            "message": self.message,
-        }});
-        let mut text = error.to_string();
-        text.push('\n');
-        text.into()
     }
 }
 

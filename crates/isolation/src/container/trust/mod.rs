@@ -1,8 +1,10 @@
 //! Whom programs inside trust: the authorities of the image and one more, the sandbox's own.
 //!
 //! Programs differ in where they look (facts: no variable and no file is used by all), so the bundle lies at a place of ours
-//! that the environment of operations names, and is mounted over the bundles that the image has. A program that wants to
+//! that the environment of operations names, and is mounted over the bundles that the image has, and over Java's keystores as one. A program that wants to
 //! replace one of these inside is refused by the kernel (`EBUSY`).
+
+mod java;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -33,6 +35,7 @@ pub(super) fn place(root: &Root, ours: BorrowedFd<'_>, authority: &str) -> Resul
         .iter()
         .find_map(|path| root.read(Path::new(path), MAX_BUNDLE))
         .unwrap_or_default();
+    let has_roots = !bundle.is_empty();
     if bundle.last().is_some_and(|last| *last != b'\n') {
         bundle.push(b'\n');
     }
@@ -49,6 +52,9 @@ pub(super) fn place(root: &Root, ours: BorrowedFd<'_>, authority: &str) -> Resul
             continue;
         }
         cover::attach(point.as_fd(), ours, name(paths::CA_BUNDLE))?;
+    }
+    if has_roots {
+        java::place(root, ours, own, &bundle)?;
     }
     Ok(())
 }

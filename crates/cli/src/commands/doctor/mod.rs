@@ -1,5 +1,7 @@
 //! `durable doctor`
 
+mod probe;
+
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -10,8 +12,19 @@ use serde_json::json;
 use super::{print_json, print_line};
 
 /// Say what this machine can and cannot do, and how to get it.
+///
+/// With `--probe` it makes a sandbox, tries to get out of it in some sixty ways, and says which of them held; the exit code
+/// is 1 where one did not. Nothing is left of it.
+///
+/// Example: durable doctor --probe
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Try to get out of a sandbox.
+    #[arg(long)]
+    pub(crate) probe: bool,
+}
+
+pub(crate) use probe::run as probe;
 
 struct Line {
     verdict: &'static str,
