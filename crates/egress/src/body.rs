@@ -11,7 +11,7 @@ use http::HeaderMap;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
-use protocol::DenyReason;
+use protocol::{DenyReason, Passed};
 use secret::scrub::Scrubber;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
@@ -108,6 +108,27 @@ impl Peeked {
         self.peek(usize::MAX, |_| false).await?;
         let held = self.frames.iter().filter_map(Frame::data_ref);
         Ok(held.flatten().copied().collect())
+    }
+
+    /// Takes all of it in, and returns its length and digest; what is longer than `most` is not digested, and its rest not read.
+    pub(crate) async fn whole(&mut self, most: u64) -> io::Result<Passed> {
+        let meter = Meter::default();
+        let held = self.frames.iter().filter_map(Frame::data_ref);
+        held.for_each(|data| meter.add(data));
+        while meter.passed().bytes <= most {
+            let Some(frame) = self.rest.frame().await else {
+                return Ok(meter.passed());
+            };
+            let frame = frame.map_err(io::Error::other)?;
+            if let Some(data) = frame.data_ref() {
+                meter.add(data);
+            }
+            self.frames.push_back(frame);
+        }
+        Ok(Passed {
+            bytes: meter.passed().bytes,
+            digest: None,
+        })
     }
 
     /// Reads it away, for a client that listens only when it has sent everything.
@@ -210,7 +231,10 @@ impl HttpBody for Upload {
             return Poll::Ready(Some(Err(io::Error::other(denial.message.clone()))));
         }
         let frame = match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
-            None => return Poll::Ready(None),
+            None => {
+                this.meter.end();
+                return Poll::Ready(None);
+            }
             Some(Err(error)) => {
                 // The client's doing, whatever the upstream makes of what came before.
                 let error = crate::upstream::with_causes(&error);
@@ -228,6 +252,10 @@ impl HttpBody for Upload {
             && let Some(secret) = watch.in_trailers(trailers)
         {
             return this.stop(misplaced(&secret, "a trailer"));
+        }
+        if this.body.is_end_stream() {
+            // Who knows the length does not ask again.
+            this.meter.end();
         }
         Poll::Ready(Some(Ok(frame)))
     }

@@ -6,8 +6,13 @@ use std::time::Instant;
 use http::StatusCode;
 use protocol::{DenyReason, EffectId, EffectKind, Event, Outgoing, Passed, SecretUse};
 
+use tokio::task::JoinHandle;
+
+use crate::connection::Client;
 use crate::deny::Denial;
 use crate::egress::Core;
+use crate::life::{Begun, Life};
+use crate::record::{Keep, MAX_REQUEST, Recorder};
 use crate::seam::Pass;
 
 /// Counts bytes that pass, and their digest.
@@ -19,6 +24,8 @@ struct Counted {
     bytes: u64,
     /// Two kilobytes, and most requests have no body.
     hash: Option<Box<blake3::Hasher>>,
+    /// Whether all of it passed.
+    is_whole: bool,
 }
 
 impl Meter {
@@ -33,6 +40,21 @@ impl Meter {
     pub(crate) fn count(&self, bytes: usize) {
         let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counted.bytes += bytes as u64;
+    }
+
+    /// Says that nothing more comes.
+    pub(crate) fn end(&self) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_whole = true;
+    }
+
+    fn is_whole(&self) -> bool {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_whole
     }
 
     pub(crate) fn passed(&self) -> Passed {
@@ -53,6 +75,11 @@ pub(crate) struct Effect {
     pub(crate) sent: Arc<Meter>,
     pub(crate) received: Arc<Meter>,
     pub(crate) status: Option<u16>,
+    /// Keeps the answer, where its operation may be run again.
+    pub(crate) recorder: Option<Recorder>,
+    life: Arc<Life>,
+    /// Its place in the boot, until its end is in the journal.
+    begun_in: Option<Begun>,
     settled: bool,
 }
 
@@ -60,13 +87,19 @@ impl Effect {
     /// Journals that something is about to leave: durably where it may change something, else as soon as its place is certain.
     /// The word of a person that lets it out is used up by that.
     pub(crate) async fn begin(
-        core: &Arc<Core>,
+        client: &Client,
         request: Outgoing,
         class: EffectKind,
         rule: &str,
         secrets: Vec<SecretUse>,
         pass: Option<Pass>,
+        keep: Keep,
     ) -> Result<Self, Denial> {
+        let core = &client.core;
+        let Some(begun_in) = client.life.begin() else {
+            return Err(Denial::upstream("the sandbox was lost"));
+        };
+        let recorder = Recorder::of(&keep);
         let id = effect_id();
         let event = Event::EffectBegun {
             effect: id.clone(),
@@ -74,13 +107,17 @@ impl Effect {
             class,
             rule: rule.to_owned(),
             secrets,
+            head: match keep {
+                Keep::Answer(head) => Some(head),
+                Keep::Nothing | Keep::Never(_) => None,
+            },
         };
         // In one append: a word is used by what it lets out, or not at all.
         let used = pass.iter().map(|pass| Event::ApprovalUsed {
             approval: pass.approval.clone(),
         });
         let events: Vec<Event> = used.chain([event]).collect();
-        let (begun, ledger) = (core.clone(), core.ledger.clone());
+        let (begun, ledger, life) = (core.clone(), core.ledger.clone(), client.life.clone());
         // A word that lets one request out must not be there again after a crash.
         let must_be_durable = class == EffectKind::Write || pass.is_some();
         // In a task of its own: what is in the journal is settled there, also where the client goes away meanwhile.
@@ -98,6 +135,9 @@ impl Effect {
                 sent: Arc::default(),
                 received: Arc::default(),
                 status: None,
+                recorder,
+                life,
+                begun_in: Some(begun_in),
                 settled: false,
             })
         };
@@ -115,37 +155,76 @@ impl Effect {
         Ok(effect)
     }
 
-    /// Journals the end.
-    pub(crate) fn settle(mut self, error: Option<String>) {
-        self.end(error);
+    /// Returns the boot that it began in.
+    pub(crate) fn life(&self) -> Arc<Life> {
+        Arc::clone(&self.life)
     }
 
-    fn end(&mut self, error: Option<String>) {
+    /// Journals the end.
+    pub(crate) fn settle(mut self, error: Option<String>) {
+        // It is waited for where the gateway, or the boot, ends.
+        drop(self.end(error));
+    }
+
+    /// Journals the end, durably on return.
+    pub(crate) async fn settle_durably(&mut self, error: Option<String>) {
+        if let Some(writing) = self.end(error)
+            && let Err(failure) = writing.await
+        {
+            tracing::error!(%failure, "the end of an effect was not journaled");
+        }
+    }
+
+    fn end(&mut self, error: Option<String>) -> Option<JoinHandle<()>> {
         if std::mem::replace(&mut self.settled, true) {
-            return;
+            return None;
         }
         failpoint::hit("egress_settling");
-        let event = Event::EffectSettled {
+        let (mut events, mut answer, mut unrecorded) = (Vec::new(), None, None);
+        // What a run after a loss is given must be there then.
+        let must_be_durable = self.recorder.is_some();
+        if let Some(mut recorder) = self.recorder.take() {
+            if let Some(error) = &error {
+                recorder.fail(format!("there is no whole answer: {error}"));
+            } else if self.sent.passed().bytes > MAX_REQUEST {
+                recorder.fail(format!("it is longer than {MAX_REQUEST} bytes"));
+            } else if !self.sent.is_whole() {
+                recorder.fail("it was answered before all of it was sent");
+            }
+            match recorder.finish(&self.id) {
+                Ok((head, pieces)) => (answer, events) = (Some(head), pieces),
+                Err(why) => unrecorded = Some(why),
+            }
+        }
+        events.push(Event::EffectSettled {
             effect: self.id.clone(),
             status: self.status,
             sent: Some(self.sent.passed()),
             received: Some(self.received.passed()),
             millis: u64::try_from(self.begun.elapsed().as_millis()).ok(),
             error,
-        };
-        let ledger = self.core.ledger.clone();
+            answer,
+            unrecorded,
+        });
+        let (ledger, begun_in) = (self.core.ledger.clone(), self.begun_in.take());
         let write = async move {
-            if let Err(error) = ledger.append_relaxed(vec![event]).await {
+            let appended = if must_be_durable {
+                ledger.append(events).await
+            } else {
+                ledger.append_relaxed(events).await
+            };
+            if let Err(error) = appended {
                 tracing::warn!(%error, "the end of an effect could not be journaled");
             }
+            drop(begun_in);
         };
-        self.core.tasks.spawn_on(write, &self.core.runtime);
+        Some(self.core.tasks.spawn_on(write, &self.core.runtime))
     }
 }
 
 impl Drop for Effect {
     fn drop(&mut self) {
-        self.end(Some("it was broken off before its end".to_owned()));
+        drop(self.end(Some("it was broken off before its end".to_owned())));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use policy::Policy;
@@ -22,13 +22,16 @@ use crate::deny::Denials;
 use crate::dns::{Answerer, serve_udp};
 use crate::flow::{Flows, Ticket};
 use crate::github::Apps;
-use crate::seam::{Approver, Ledger, Owners, Resolver, Secrets};
+use crate::life::Life;
+use crate::seam::{Approver, Ledger, Owners, Records, Resolver, Secrets};
 use crate::upstream::{Dialer, Pool};
 
 /// Connections of one sandbox at a time; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 1024;
 /// Requests of one sandbox that are on their way at a time; more wait.
 const MAX_REQUESTS: usize = 2048;
+/// Requests of one sandbox whose bodies are held in memory at a time, to be compared with recorded ones.
+const MAX_REPEATING: usize = 4;
 /// How often idle upstream connections are looked at.
 const TIDY: Duration = Duration::from_secs(10);
 /// What accepting waits after an error that may go away, such as too many open files.
@@ -57,6 +60,8 @@ pub struct Parts {
     pub owners: Arc<dyn Owners>,
     /// The secrets it may use.
     pub secrets: Arc<dyn Secrets>,
+    /// What is recorded of operations that may be run again.
+    pub records: Arc<dyn Records>,
     /// Who is asked.
     pub approver: Arc<dyn Approver>,
     /// Where names lead.
@@ -84,6 +89,7 @@ pub(crate) struct Core {
     pub(crate) ledger: Arc<dyn Ledger>,
     pub(crate) owners: Arc<dyn Owners>,
     pub(crate) secrets: Arc<dyn Secrets>,
+    pub(crate) records: Arc<dyn Records>,
     pub(crate) approver: Arc<dyn Approver>,
     pub(crate) resolver: Arc<dyn Resolver>,
     pub(crate) answerer: Arc<Answerer>,
@@ -99,6 +105,9 @@ pub(crate) struct Core {
     pub(crate) closing: CancellationToken,
     room: Arc<Semaphore>,
     pub(crate) requests: Arc<Semaphore>,
+    pub(crate) repeating: Semaphore,
+    /// The boot whose doors are served now.
+    life: Mutex<Arc<Life>>,
 }
 
 impl Core {
@@ -119,6 +128,9 @@ impl Core {
     }
 }
 
+/// One boot of a sandbox: what comes through doors of another is not its own.
+pub struct Boot(Arc<Life>);
+
 /// The gateway of one sandbox.
 pub struct Egress {
     core: Arc<Core>,
@@ -138,6 +150,8 @@ impl Egress {
     #[must_use]
     pub fn open(parts: Parts) -> Arc<Self> {
         let dialer = Arc::new(Dialer::new());
+        let closing = CancellationToken::new();
+        let life = Mutex::new(Life::new(&closing));
         let core = Core {
             authority: parts.authority,
             policy: RwLock::new(Arc::new(Current {
@@ -148,6 +162,7 @@ impl Egress {
             ledger: parts.ledger,
             owners: parts.owners,
             secrets: parts.secrets,
+            records: parts.records,
             approver: parts.approver,
             apps: Apps::new(dialer.clone(), parts.resolver.clone()),
             resolver: parts.resolver,
@@ -158,9 +173,11 @@ impl Egress {
             budgets: Budgets::default(),
             tasks: TaskTracker::new(),
             runtime: Handle::current(),
-            closing: CancellationToken::new(),
+            closing,
             room: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
+            repeating: Semaphore::new(MAX_REPEATING),
+            life,
         };
         Arc::new(Self {
             core: Arc::new(core),
@@ -186,40 +203,68 @@ impl Egress {
         self.core.apps.clear();
     }
 
-    /// Serves doors, and what goes with them, until [`Egress::close`] or the future is dropped.
+    /// Returns the boot that is served now. To be asked for before its doors are.
+    #[must_use]
+    pub fn boot(&self) -> Boot {
+        let life = self.core.life.lock();
+        Boot(Arc::clone(&life.unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Ends a boot whose supervisor is gone: nothing more of it leaves, its connections end, and what has left is in the journal
+    /// with its end on return. What is served next is another boot.
+    pub async fn end_boot(&self) {
+        let ended = {
+            let mut life = self
+                .core
+                .life
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *life, Life::new(&self.core.closing))
+        };
+        ended.end().await;
+    }
+
+    /// Serves doors of the boot of this moment, and what goes with them, until that or the gateway ends, or the future is
+    /// dropped.
     pub async fn serve(self: Arc<Self>, doors: Doors) {
+        let boot = self.boot();
+        self.serve_boot(boot, doors).await;
+    }
+
+    /// Serves doors of a boot until [`Egress::end_boot`] or [`Egress::close`].
+    pub async fn serve_boot(self: Arc<Self>, boot: Boot, doors: Doors) {
         let core = &self.core;
-        let mut served = self.open_doors(doors);
-        let keep = core.clone();
+        let mut served = self.open_doors(&boot.0, doors);
+        let (keep, life) = (core.clone(), boot.0);
         served.spawn(async move {
             let run = async {
                 tokio::join!(keep.denials.run(), tidy(&keep.pool));
             };
-            keep.closing.run_until_cancelled(run).await;
+            life.ended.run_until_cancelled(run).await;
         });
         ended(served).await;
     }
 
-    /// Serves doors that came later, as [`Egress::serve`].
+    /// Serves doors of the boot of this moment that came later, as [`Egress::serve`].
     pub async fn serve_more(self: Arc<Self>, doors: Doors) {
-        ended(self.open_doors(doors)).await;
+        ended(self.open_doors(&self.boot().0, doors)).await;
     }
 
-    fn open_doors(&self, doors: Doors) -> JoinSet<()> {
+    fn open_doors(&self, life: &Arc<Life>, doors: Doors) -> JoinSet<()> {
         let core = &self.core;
         let mut served = JoinSet::new();
         for listener in doors.tcp {
-            served.spawn(accept(core.clone(), listener, Entrance::Open));
+            let served_by = (core.clone(), life.clone());
+            served.spawn(accept(served_by, listener, Entrance::Open));
         }
         if let Some(listener) = doors.proxy {
-            served.spawn(accept(core.clone(), listener, Entrance::Proxy));
+            let served_by = (core.clone(), life.clone());
+            served.spawn(accept(served_by, listener, Entrance::Proxy));
         }
         if let Some(socket) = doors.dns {
-            let (closing, answerer) = (core.closing.clone(), core.answerer.clone());
+            let (ended, answerer) = (life.ended.clone(), core.answerer.clone());
             served.spawn(async move {
-                let ended = closing
-                    .run_until_cancelled(serve_udp(socket, answerer))
-                    .await;
+                let ended = ended.run_until_cancelled(serve_udp(socket, answerer)).await;
                 if let Some(Err(error)) = ended {
                     tracing::error!(%error, "names are not answered any more in this sandbox");
                 }
@@ -246,6 +291,8 @@ impl Egress {
                 "the daemon was lost while it was on its way: it may or may not have arrived"
                     .to_owned(),
             ),
+            answer: None,
+            unrecorded: None,
         });
         self.core.ledger.append(settled.collect()).await?;
         Ok(())
@@ -277,7 +324,11 @@ async fn tidy(pool: &Pool) {
     }
 }
 
-async fn accept(core: Arc<Core>, listener: std::net::TcpListener, entrance: Entrance) {
+async fn accept(
+    (core, life): (Arc<Core>, Arc<Life>),
+    listener: std::net::TcpListener,
+    entrance: Entrance,
+) {
     let listener = listener
         .set_nonblocking(true)
         .and_then(|()| TcpListener::from_std(listener));
@@ -288,30 +339,25 @@ async fn accept(core: Arc<Core>, listener: std::net::TcpListener, entrance: Entr
             return;
         }
     };
-    let closing = core.closing.clone();
-    closing
-        .run_until_cancelled(accept_all(core, listener, entrance))
+    let ended = life.ended.clone();
+    ended
+        .run_until_cancelled(accept_all(core, life, listener, entrance))
         .await;
 }
 
-async fn accept_all(core: Arc<Core>, listener: TcpListener, entrance: Entrance) {
+async fn accept_all(core: Arc<Core>, life: Arc<Life>, listener: TcpListener, entrance: Entrance) {
     loop {
         let Ok(permit) = core.room.clone().acquire_owned().await else {
             return;
         };
         match listener.accept().await {
             Ok((stream, peer)) => {
+                let of = (core.clone(), life.clone());
                 // Boxed: what wraps it would hold its memory several times over, for each connection.
-                let served = Box::pin(connection::serve(
-                    core.clone(),
-                    stream,
-                    peer,
-                    entrance,
-                    permit,
-                ));
-                let closing = core.closing.clone();
+                let served = Box::pin(connection::serve(of, stream, peer, entrance, permit));
+                let ended = life.ended.clone();
                 core.tasks.spawn(async move {
-                    closing.run_until_cancelled(served).await;
+                    ended.run_until_cancelled(served).await;
                 });
             }
             Err(error) if is_of_connection(&error) => {}

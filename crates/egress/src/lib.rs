@@ -20,7 +20,9 @@ mod front;
 mod github;
 mod head;
 mod inject;
+mod life;
 mod placeholder;
+mod record;
 mod request;
 mod scrub;
 mod seam;
@@ -32,9 +34,9 @@ mod websocket;
 
 pub use authority::{Authority, AuthorityError};
 pub use dns::{Answerer, answer_dns};
-pub use egress::{Doors, Egress, Parts};
+pub use egress::{Boot, Doors, Egress, Parts};
 pub use front::{Front, Step, Violation};
 pub use seam::{
-    Approval, Approver, Ask, BoxFuture, Ledger, Owners, Pass, Placeholder, Resolver, Secrets,
-    SystemResolver,
+    Approval, Approver, Ask, BoxFuture, Ledger, Owners, Pass, Placeholder, Recorded, Records,
+    Resolver, Secrets, SystemResolver, Word, Write,
 };

@@ -7,7 +7,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::{ApprovalId, AskedBody, Event, OpId, Outgoing, Seq};
+use bytes::Bytes;
+use protocol::{ApprovalId, AskedBody, Event, OpId, Outgoing, Passed, RecordedAnswer, Seq};
 
 /// A boxed future, so that the traits can be used as objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -25,8 +26,12 @@ pub trait Ledger: Send + Sync + 'static {
 /// Who holds the other end of a connection.
 pub trait Owners: Send + Sync + 'static {
     /// Returns the operation whose process connected from `client` to `server`, both as the sandbox sees them; none where
-    /// nobody is found.
-    fn owner(&self, client: SocketAddr, server: SocketAddr) -> BoxFuture<'_, Option<OpId>>;
+    /// nobody is found. An error means that nobody could be asked.
+    fn owner(
+        &self,
+        client: SocketAddr,
+        server: SocketAddr,
+    ) -> BoxFuture<'_, Result<Option<OpId>, String>>;
 }
 
 /// A stand-in that programs inside see in place of a secret.
@@ -51,6 +56,52 @@ pub trait Secrets: Send + Sync + 'static {
     fn placeholders(&self) -> Vec<Placeholder> {
         Vec::new()
     }
+}
+
+/// A request that is about to leave and may change something outside.
+#[derive(Debug, Clone)]
+pub struct Write {
+    /// What it is, and whose.
+    pub request: Outgoing,
+    /// Nobody could be asked whose it is.
+    pub is_unasked: bool,
+    /// BLAKE3 of what a repetition must have in its head, in hex; none for one that cannot be repeated: a WebSocket, a
+    /// connection that is passed on as it is.
+    pub head: Option<String>,
+    /// Its body, once that was taken in.
+    pub body: Option<Passed>,
+}
+
+/// An answer that is recorded, as the sandbox saw it.
+#[derive(Debug, Clone)]
+pub struct Recorded {
+    /// Its head.
+    pub answer: RecordedAnswer,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// What becomes of a [`Write`].
+#[derive(Debug)]
+pub enum Word {
+    /// It leaves. Nobody runs its operation again, so nothing is kept.
+    Leaves,
+    /// It leaves, and its answer is recorded.
+    Recorded,
+    /// It may repeat one of a lost run: ask again with its body, of which no more than so many bytes need be taken in.
+    Body {
+        /// The length of the body that is expected.
+        most: u64,
+    },
+    /// It repeats one of a lost run, which is journaled: here is its answer.
+    Answered(Recorded),
+}
+
+/// What is recorded of operations that may be run again after a loss.
+pub trait Records: Send + Sync + 'static {
+    /// Says what becomes of a request. `Ok(Err(why))`: it must not leave, because its operation, which is run again, does something
+    /// else than its lost run. An error means that it is not known.
+    fn write(&self, write: Write) -> BoxFuture<'_, Result<Result<Word, String>, String>>;
 }
 
 /// A request that waits for a person.

@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 
 use crate::connection::{Client, outline};
 use crate::effect::{Effect, Meter};
+use crate::request;
 use crate::stream::Prefixed;
 use crate::upstream;
 
@@ -36,6 +37,14 @@ pub(crate) async fn run(
         let host = host.clone();
         core.enter(move |policy| passes(policy, &host, port, wire))
     };
+    request.op = client.op().await;
+    let keep = match request::connection(client, &request).await {
+        Ok(keep) => keep,
+        Err(denial) => {
+            client.deny(request, &denial.by_rule(&rule)).await;
+            return;
+        }
+    };
     let dialled = upstream::dial(&host, port, &core.policy(), core.resolver.as_ref()).await;
     let mut outside = match dialled {
         Ok(outside) => outside,
@@ -44,15 +53,15 @@ pub(crate) async fn run(
             return;
         }
     };
-    request.op = client.op().await;
     // What happens inside is not seen, so it may be anything.
     let begun = Effect::begin(
-        core,
+        client,
         request.clone(),
         EffectKind::Write,
         &rule,
         Vec::new(),
         None,
+        keep,
     )
     .await;
     let effect = match begun {

@@ -87,9 +87,9 @@ pub(crate) async fn exchange(
     let outside = hyper::upgrade::on(&mut answer);
     ask_to_switch(&mut returned);
     let joined = join(inside, outside, effect, scrub, ticket, most);
-    let (closing, held) = (client.core.closing.clone(), client.clone());
+    let (ended, held) = (client.life.ended.clone(), client.clone());
     client.core.tasks.spawn(async move {
-        closing.run_until_cancelled(joined).await;
+        ended.run_until_cancelled(joined).await;
         // Its place among the sandbox's connections is given back only now.
         drop(held);
     });

@@ -33,6 +33,7 @@ async fn a_request_is_journaled_from_its_beginning_to_its_end() {
                 class: EffectKind::Write,
                 rule,
                 secrets,
+                head: None,
             } if rule == "r" && secrets.is_empty() => Some((effect.clone(), request.clone())),
             _ => None,
         })

@@ -21,6 +21,7 @@ mod names;
 mod origin;
 mod policy_changes;
 mod programs;
+mod records;
 mod secrets;
 mod smuggling;
 mod streams;

@@ -1,6 +1,6 @@
 //! A gateway for one test, with everything around it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use egress::{
     Approval, Approver, Ask, Authority, BoxFuture, Doors, Egress, Ledger, Owners, Parts,
-    Placeholder, Resolver, Secrets,
+    Placeholder, Recorded, Records, Resolver, Secrets, Word, Write,
 };
 use policy::Policy;
 use protocol::{DenyReason, Event, OpId, Outgoing, Seq};
@@ -99,8 +99,8 @@ impl Ledger for Journal {
 struct OneOwner;
 
 impl Owners for OneOwner {
-    fn owner(&self, _: SocketAddr, _: SocketAddr) -> BoxFuture<'_, Option<OpId>> {
-        Box::pin(async { "build-1".parse().ok() })
+    fn owner(&self, _: SocketAddr, _: SocketAddr) -> BoxFuture<'_, Result<Option<OpId>, String>> {
+        Box::pin(async { Ok("build-1".parse().ok()) })
     }
 }
 
@@ -142,6 +142,54 @@ impl Secrets for Held {
     fn placeholders(&self) -> Vec<Placeholder> {
         self.placeholders.lock().unwrap().clone()
     }
+}
+
+/// What is recorded, as a test says it: nothing where it says nothing.
+#[derive(Default)]
+pub(crate) struct Kept {
+    words: Mutex<VecDeque<Result<Word, String>>>,
+    asked: Mutex<Vec<Write>>,
+}
+
+impl Kept {
+    /// Says what becomes of the next question.
+    pub(crate) fn say(&self, word: Result<Word, String>) {
+        self.words.lock().unwrap().push_back(word);
+    }
+
+    /// Returns what was asked.
+    pub(crate) fn asked(&self) -> Vec<Write> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+impl Records for Kept {
+    fn write(&self, write: Write) -> BoxFuture<'_, Result<Result<Word, String>, String>> {
+        self.asked.lock().unwrap().push(write);
+        let word = self.words.lock().unwrap().pop_front();
+        Box::pin(async { Ok(word.unwrap_or(Ok(Word::Leaves))) })
+    }
+}
+
+/// Puts an answer together from the events that hold it.
+pub(crate) fn recorded(events: &[Event]) -> Option<Recorded> {
+    let mut body = Vec::new();
+    for event in events {
+        match event {
+            Event::EffectOutput { data, .. } => body.extend_from_slice(data),
+            Event::EffectSettled {
+                answer: Some(answer),
+                ..
+            } => {
+                return Some(Recorded {
+                    answer: answer.clone(),
+                    body: body.into(),
+                });
+            }
+            _ => {}
+        }
+    }
+    None
 }
 
 /// People who answer what they are asked over a channel.
@@ -195,6 +243,7 @@ pub(crate) struct World {
     pub(crate) authority: Arc<Authority>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) secrets: Arc<Held>,
+    pub(crate) kept: Arc<Kept>,
     pub(crate) leads: Arc<Leads>,
     pub(crate) asked: tokio::sync::Mutex<mpsc::UnboundedReceiver<(Ask, oneshot::Sender<Approval>)>>,
     /// Where the proxy door is.
@@ -226,6 +275,7 @@ impl World {
             Arc::<Held>::default(),
             Arc::<Leads>::default(),
         );
+        let kept = Arc::<Kept>::default();
         let (people, asked) = mpsc::unbounded_channel();
         let egress = Egress::open(Parts {
             authority: authority.clone(),
@@ -233,6 +283,7 @@ impl World {
             ledger: journal.clone(),
             owners: Arc::new(OneOwner),
             secrets: secrets.clone(),
+            records: kept.clone(),
             approver: Arc::new(People(people)),
             resolver: leads.clone(),
         });
@@ -245,6 +296,7 @@ impl World {
             authority,
             journal,
             secrets,
+            kept,
             leads,
             asked: tokio::sync::Mutex::new(asked),
             proxy,

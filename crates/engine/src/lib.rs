@@ -31,6 +31,7 @@ mod startup;
 pub mod state;
 mod trees;
 mod way;
+mod writes;
 
 pub use bound::Bound;
 pub use engine::{Engine, Recovery};

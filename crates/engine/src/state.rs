@@ -7,9 +7,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use protocol::{
     ApprovalId, AskedBody, Boot, CutId, EffectId, EffectKind, Event, Offset, OpId, OpSpec, Origin,
-    Outcome, Outgoing, Role, SandboxId, SandboxName, SandboxSpec, Seq, SessionId, Settlement,
-    UnixMillis, WorkspaceId,
+    Outcome, Outgoing, Replay, Role, SandboxId, SandboxName, SandboxSpec, Seq, SessionId,
+    Settlement, UnixMillis, WorkspaceId,
 };
+
+use crate::writes::Writes;
 
 /// Identity of a command, for "the same id again": equal means attach, different means refuse.
 pub type Fingerprint = [u8; 16];
@@ -226,8 +228,10 @@ pub struct State {
     pub sessions: BTreeMap<SessionId, Session>,
     /// Model requests.
     pub models: gateway::Models,
-    /// The last request that left the sandbox and may have changed something.
-    pub last_effect: Seq,
+    /// The last request to a model.
+    pub last_model: Seq,
+    /// What left of operations that may be rolled back, and may have changed something.
+    pub writes: Writes,
     /// Requests that have left and whose end is not known, with the place where they began.
     pub effects: BTreeMap<EffectId, Seq>,
     /// Requests that wait for a person's word, and words that were given and not used.
@@ -311,7 +315,8 @@ impl State {
             retired: Vec::new(),
             sessions: BTreeMap::new(),
             models: gateway::Models::default(),
-            last_effect: Seq(0),
+            last_model: Seq(0),
+            writes: Writes::default(),
             effects: BTreeMap::new(),
             approvals: BTreeMap::new(),
             progress: first.seq,
@@ -384,6 +389,8 @@ impl State {
                     };
                 }
                 self.open.retain(|open| open != op);
+                let since = self.rolls_since();
+                self.writes.forget(op, since);
             }
             Event::CutTaken { cut, open, still } => {
                 self.cuts.push_back(Cut {
@@ -422,6 +429,7 @@ impl State {
             } => self.arrive(seq, workspace, cuts),
             Event::Rewound { at, to, workspace } => self.rewind(seq, *at, to, workspace),
             Event::RolledBack { workspace, .. } => {
+                self.writes.expect_again();
                 let old = std::mem::replace(&mut self.workspace, workspace.clone());
                 self.retired.push(old);
             }
@@ -430,7 +438,7 @@ impl State {
                 self.models.apply(stored);
             }
             Event::ModelRequested { .. } => {
-                self.last_effect = seq;
+                self.last_model = seq;
                 self.models.apply(stored);
             }
             Event::ModelResponded { .. }
@@ -487,14 +495,43 @@ impl State {
                 }
                 self.models.apply(stored);
             }
-            Event::EffectBegun { effect, class, .. } => {
-                if *class == EffectKind::Write {
-                    self.last_effect = seq;
+            Event::EffectBegun {
+                effect,
+                class,
+                request,
+                head,
+                ..
+            } => {
+                if *class == EffectKind::Write && self.rolls_since().is_some() {
+                    let (effect, request) = (effect.clone(), request.clone());
+                    self.writes.begin(effect, seq, request, head.clone());
                 }
                 self.effects.insert(effect.clone(), seq);
             }
-            Event::EffectSettled { effect, .. } => {
+            Event::EffectOutput { effect, .. } => self.writes.output(effect),
+            Event::EffectSettled {
+                effect,
+                sent,
+                error,
+                answer,
+                unrecorded,
+                ..
+            } => {
                 self.effects.remove(effect);
+                let end = match (answer, sent) {
+                    (Some(_), Some(sent)) => Ok(sent.clone()),
+                    _ => Err(unrecorded
+                        .as_ref()
+                        .or(error.as_ref())
+                        .map_or_else(|| "its answer is not recorded".to_owned(), Clone::clone)),
+                };
+                self.writes.settle(effect, seq, end);
+            }
+            Event::EffectReplayed { of, .. } => self.writes.replayed(of),
+            Event::ReplayDiverged { request, message } => {
+                if let Some(op) = &request.op {
+                    self.writes.diverge(op.clone(), message.clone());
+                }
             }
             Event::ApprovalAsked {
                 approval,
@@ -527,6 +564,17 @@ impl State {
                 self.spec.policy = (!policy.is_empty()).then(|| policy.clone());
             }
         }
+    }
+
+    /// Returns where the first open operation was asked for that may be rolled back.
+    #[must_use]
+    pub fn rolls_since(&self) -> Option<Seq> {
+        let open = self.open.iter().filter_map(|id| self.ops.get(id));
+        let rolls = open.filter(|op| {
+            op.open_spec()
+                .is_some_and(|spec| spec.replay == Replay::Rollback)
+        });
+        rolls.map(|op| op.intent).min()
     }
 
     /// Returns the last cut of this timeline.
@@ -623,6 +671,7 @@ impl State {
                 op.lose(why, self.tip.clone(), now);
             }
         }
+        self.writes.clear();
         self.end_sessions("the sandbox was pulled to another place");
     }
 
@@ -664,6 +713,8 @@ impl State {
             }
             self.ops.insert(id, op);
         }
+        // What was answered on the branch that is left is nothing to whoever runs on this one.
+        self.writes.clear();
         self.end_sessions("the sandbox was rewound");
         self.rewinds.push((now, at));
     }

@@ -189,7 +189,10 @@ impl Models {
             | Event::Pulled { .. }
             | Event::RolledBack { .. }
             | Event::EffectBegun { .. }
+            | Event::EffectOutput { .. }
             | Event::EffectSettled { .. }
+            | Event::EffectReplayed { .. }
+            | Event::ReplayDiverged { .. }
             | Event::EgressDenied { .. }
             | Event::ApprovalAsked { .. }
             | Event::ApprovalDecided { .. }

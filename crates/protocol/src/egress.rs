@@ -44,6 +44,20 @@ pub struct Passed {
     pub digest: Option<String>,
 }
 
+/// The head of an answer that is recorded, as the sandbox saw it. Its body is in events of its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedAnswer {
+    /// HTTP status.
+    pub status: u16,
+    /// Headers, in their order.
+    pub headers: Vec<(String, String)>,
+    /// Bytes of the body.
+    pub bytes: u64,
+    /// What came behind the body.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trailers: Vec<(String, String)>,
+}
+
 /// A secret that was put into a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct SecretUse {
@@ -79,6 +93,8 @@ pub enum DenyReason {
     Approval,
     /// A budget of the rule is used up.
     Budget,
+    /// An operation that is run again sends something else than its lost run did, or nobody knows whether it does.
+    Diverged,
 }
 
 /// A policy as it is set: its text.
@@ -126,6 +142,8 @@ pub enum EffectState {
     Done,
     /// It was broken off: the other side may have seen all of it, or a part.
     Broken,
+    /// It did not leave: an operation that was run again got the answer that its lost run had got.
+    Replayed,
 }
 
 /// One request that left a sandbox.
@@ -142,7 +160,7 @@ pub struct EffectView {
     pub request: Outgoing,
     /// Whether it only reads.
     pub class: EffectKind,
-    /// The rule that allowed it.
+    /// The rule that allowed it; empty for one that did not leave.
     pub rule: String,
     /// Secrets that were put in, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -164,6 +182,15 @@ pub struct EffectView {
     /// What went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Whether its answer is recorded, for a run of its operation after this one was lost.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recorded: bool,
+    /// Why it is not, where it should have been.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unrecorded: Option<String>,
+    /// The effect whose answer it got, where it did not leave.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<EffectId>,
 }
 
 /// Something that was to leave a sandbox and did not.

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ApprovalId, AskedBody, Boot, CutId, DenyReason, EffectId, EffectKind, Epoch, ModelRequestId,
-    Offset, OpId, OpSpec, Origin, Outgoing, Passed, SandboxId, SandboxName, SandboxSpec, SecretUse,
-    Seq, SessionId, Settlement, UnixMillis, WorkspaceId, base64_bytes,
+    Offset, OpId, OpSpec, Origin, Outgoing, Passed, RecordedAnswer, SandboxId, SandboxName,
+    SandboxSpec, SecretUse, Seq, SessionId, Settlement, UnixMillis, WorkspaceId, base64_bytes,
 };
 
 /// The version written into new events. A reader refuses a higher one.
@@ -395,6 +395,19 @@ pub enum Event {
         /// Secrets that were put in.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         secrets: Vec<SecretUse>,
+        /// BLAKE3 of what a repetition must have in its head, in hex; only where its answer is to be recorded.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        head: Option<String>,
+    },
+    /// A piece of an answer that is recorded. In one commit with the `effect_settled` that it belongs to.
+    EffectOutput {
+        /// Of which request.
+        effect: EffectId,
+        /// Where in the body it starts.
+        offset: Offset,
+        /// The bytes, as the sandbox saw them.
+        #[serde(with = "base64_bytes")]
+        data: Bytes,
     },
     /// It ended, or was broken off.
     EffectSettled {
@@ -415,6 +428,30 @@ pub enum Event {
         /// What went wrong, for people; none where it went to its end.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
+        /// The answer, where it is recorded; its body is in the `effect_output`s before this event.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        answer: Option<RecordedAnswer>,
+        /// Why it is not, where it should have been.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        unrecorded: Option<String>,
+    },
+    /// A request of an operation that is run again was answered with what is recorded, and did not leave.
+    EffectReplayed {
+        /// Its id.
+        effect: EffectId,
+        /// The request of the lost run that it repeats.
+        of: EffectId,
+        /// What it is.
+        #[serde(flatten)]
+        request: Outgoing,
+    },
+    /// An operation that is run again did something else than its lost run: nothing more that may change something leaves from it.
+    ReplayDiverged {
+        /// What it was about to send.
+        #[serde(flatten)]
+        request: Outgoing,
+        /// What was expected and what came, as the program inside was told.
+        message: String,
     },
     /// Something was to leave and did not.
     EgressDenied {
@@ -504,7 +541,10 @@ impl Event {
             Self::SessionResumed { .. } => "session_resumed",
             Self::SessionEnded { .. } => "session_ended",
             Self::EffectBegun { .. } => "effect_begun",
+            Self::EffectOutput { .. } => "effect_output",
             Self::EffectSettled { .. } => "effect_settled",
+            Self::EffectReplayed { .. } => "effect_replayed",
+            Self::ReplayDiverged { .. } => "replay_diverged",
             Self::EgressDenied { .. } => "egress_denied",
             Self::ApprovalAsked { .. } => "approval_asked",
             Self::ApprovalDecided { .. } => "approval_decided",

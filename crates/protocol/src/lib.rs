@@ -20,7 +20,7 @@ pub mod shim;
 pub mod table;
 
 pub use codec::{CodecError, base64_bytes};
-pub use egress::{AskedBody, DenyReason, EffectKind, Outgoing, Passed, SecretUse};
+pub use egress::{AskedBody, DenyReason, EffectKind, Outgoing, Passed, RecordedAnswer, SecretUse};
 pub use error::{ApiError, ErrorCode};
 pub use event::{
     EVENT_VERSION, EndReason, Event, EventId, GENESIS_HASH, Head, ModelOutcome, Stored, ToolCall,

@@ -15,7 +15,8 @@ pub enum Replay {
     Never,
     /// Run again; the caller says that this does no harm.
     Safe,
-    /// Put the workspace back to the cut before it, then run again; `lost` where that is impossible.
+    /// Put the workspace back to the cut before it, then run again, with the recorded answers for the requests that had left;
+    /// `lost` where that is impossible.
     Rollback,
 }
 

@@ -37,13 +37,17 @@ struct Log {
     more: Condvar,
     /// Paths with a status line's end and a body of their own.
     said: Mutex<Vec<(String, String, String)>>,
+    /// How many of the requests that are held may be answered.
+    released: Mutex<usize>,
+    release: Condvar,
 }
 
 /// Where it listens unless the test says so: a free port of the loopback.
 const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Answers a path with `/reflect` in it with the request's own head, and everything else with `ok` and its path; `/coded` as if it
-/// were gzip, `/elsewhere` with a redirection to `evil.test`, `/h3` with the offer to go on over HTTP/3.
+/// were gzip, `/elsewhere` with a redirection to `evil.test`, `/h3` with the offer to go on over HTTP/3, and
+/// `/held` once it was released.
 pub struct Origin {
     /// The port that it listens on.
     pub port: u16,
@@ -113,6 +117,13 @@ impl Origin {
     pub fn seen(&self) -> Vec<Seen> {
         let seen = self.log.seen.lock();
         seen.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Lets one request for `/held` be answered.
+    pub fn release(&self) {
+        let released = self.log.released.lock();
+        *released.unwrap_or_else(PoisonError::into_inner) += 1;
+        self.log.release.notify_all();
     }
 
     /// Waits until so many requests have come.
@@ -194,6 +205,12 @@ fn answer<S: Read + Write>(stream: S, log: &Log) -> io::Result<()> {
             .unwrap_or_else(PoisonError::into_inner)
             .push(seen);
         log.more.notify_all();
+        if path.starts_with("/held") {
+            let released = log.released.lock();
+            let released = released.unwrap_or_else(PoisonError::into_inner);
+            let held = log.release.wait_while(released, |released| *released == 0);
+            *held.unwrap_or_else(PoisonError::into_inner) -= 1;
+        }
         let to = stream.get_mut();
         write!(
             to,

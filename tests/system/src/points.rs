@@ -42,6 +42,11 @@ pub const ALL: &[&str] = &[
     "egress_approved",
     "egress_begun",
     "egress_settling",
+    "before_effect_begun",
+    "after_effect_begun",
+    "before_effect_settled",
+    "after_effect_settled",
+    "after_effect_replayed",
 ];
 
 /// A process that stands at a place. Dropped, it is let go on.

@@ -24,6 +24,7 @@ mod odd;
 mod probe;
 mod readme;
 mod replay;
+mod rollback;
 mod room;
 mod s3;
 mod stores;

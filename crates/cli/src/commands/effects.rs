@@ -37,6 +37,14 @@ pub(crate) async fn run(args: Args, world: &World) -> Outcome {
         };
         let end = match (effect.state, &effect.error, effect.status) {
             (EffectState::Open, ..) => "open".to_owned(),
+            (EffectState::Replayed, _, status) => format!(
+                "{} from the record of {}, did not leave",
+                status.map_or_else(|| "answered".to_owned(), |status| status.to_string()),
+                effect
+                    .repeats
+                    .as_ref()
+                    .map_or("an earlier one", |of| of.as_str())
+            ),
             (EffectState::Broken, Some(error), _) => format!("broken off: {error}"),
             (_, _, Some(status)) => status.to_string(),
             (_, _, None) => "done".to_owned(),

@@ -23,6 +23,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ID")]
     op: Option<String>,
     /// What may be done when the outcome is lost: report it (`never`), run again (`safe`), or put the files back and run again (`rollback`).
+    ///
+    /// With `rollback`, the answers to its requests that may change something outside are recorded. The second run is given them for the same
+    /// requests, in order, and these do not leave again; a request that differs is refused, and the operation is `lost`. It is `lost` also where
+    /// an answer is not recorded, or another operation ran beside it; it is then said why, with the list of what was sent.
     #[arg(long, value_name = "POLICY", default_value = "never", value_parser = ["never", "safe", "rollback"])]
     replay: String,
     /// Kill it after this many seconds.

@@ -157,6 +157,14 @@ fn detail(kind: &str, event: &Value) -> String {
                 text("offset")
             )
         }
+        "effect_output" => {
+            let bytes = event["data"].as_str().map_or(0, |d| d.len() / 4 * 3);
+            format!(
+                "{} at {}, about {bytes} bytes",
+                text("effect"),
+                text("offset")
+            )
+        }
         "model_settled" => {
             let calls: Vec<&str> = event["tool_calls"]
                 .as_array()

@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::timeout;
 
+use super::Client;
 use crate::deny::Denial;
 use crate::egress::Core;
 use crate::front::{Refusal, StrictIo, Switch, Violation};
@@ -157,7 +158,7 @@ where
         let session = handler.clone();
         async move { Ok::<_, Infallible>(request::handle(session, request, None).await) }
     });
-    let mut builder = http2::Builder::new(Tracked(session.client.core.clone()));
+    let mut builder = http2::Builder::new(Tracked(session.client.clone()));
     builder
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADERS)
@@ -185,9 +186,9 @@ where
     session.tell_if_silent().await;
 }
 
-/// Runs the streams of a connection so that closing the gateway ends them and waits for that.
+/// Runs the streams of a connection so that the end of its boot ends them, and closing the gateway waits for that.
 #[derive(Clone)]
-struct Tracked(Arc<Core>);
+struct Tracked(Arc<Client>);
 
 impl<F> Executor<F> for Tracked
 where
@@ -195,9 +196,9 @@ where
     F::Output: Send,
 {
     fn execute(&self, stream: F) {
-        let closing = self.0.closing.clone();
-        self.0.tasks.spawn(async move {
-            closing.run_until_cancelled(stream).await;
+        let ended = self.0.life.ended.clone();
+        self.0.core.tasks.spawn(async move {
+            ended.run_until_cancelled(stream).await;
         });
     }
 }

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use crate::deny::Denial;
 use crate::dns::serve_tcp;
 use crate::egress::Core;
+use crate::life::Life;
 use crate::request::Session;
 use crate::sniff::{Spoken, sniff};
 use crate::stream::Prefixed;
@@ -48,10 +49,22 @@ pub(crate) enum Entrance {
     Proxy,
 }
 
+/// Whose a connection is.
+#[derive(Debug, Clone)]
+enum Owner {
+    Op(OpId),
+    /// No operation's, as far as can be told.
+    Nobody,
+    /// Nobody could be asked, or answered in time.
+    Unasked,
+}
+
 /// The program at the other end.
 pub(crate) struct Client {
     pub(crate) core: Arc<Core>,
-    owner: Shared<BoxFuture<'static, Option<OpId>>>,
+    /// The boot that it belongs to.
+    pub(crate) life: Arc<Life>,
+    owner: Shared<BoxFuture<'static, Owner>>,
     /// Its place among the sandbox's connections, for as long as anything of it is left.
     _place: OwnedSemaphorePermit,
 }
@@ -59,7 +72,15 @@ pub(crate) struct Client {
 impl Client {
     /// Returns the operation that it belongs to, as far as that can be told.
     pub(crate) async fn op(&self) -> Option<OpId> {
-        self.owner.clone().await
+        match self.owner.clone().await {
+            Owner::Op(op) => Some(op),
+            Owner::Nobody | Owner::Unasked => None,
+        }
+    }
+
+    /// Whether nobody could be asked for that.
+    pub(crate) async fn is_unasked(&self) -> bool {
+        matches!(self.owner.clone().await, Owner::Unasked)
     }
 
     /// Journals a refusal.
@@ -93,7 +114,7 @@ pub(crate) fn outline(protocol: &str, host: &Host, port: u16) -> Outgoing {
 
 /// Serves a connection to its end.
 pub(crate) async fn serve(
-    core: Arc<Core>,
+    (core, life): (Arc<Core>, Arc<Life>),
     stream: TcpStream,
     peer: SocketAddr,
     entrance: Entrance,
@@ -117,9 +138,17 @@ pub(crate) async fn serve(
     let client = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let asked =
         tokio::spawn(async move { timeout(OWNER_TIMEOUT, owners.owner(client, local)).await });
-    let owner = async move { asked.await.ok()?.ok()? }.boxed().shared();
+    let owner = async move {
+        match asked.await {
+            Ok(Ok(Ok(Some(op)))) => Owner::Op(op),
+            Ok(Ok(Ok(None))) => Owner::Nobody,
+            Ok(Ok(Err(_)) | Err(_)) | Err(_) => Owner::Unasked,
+        }
+    };
+    let owner = owner.boxed().shared();
     let client = Arc::new(Client {
         core,
+        life,
         owner,
         _place: place,
     });

@@ -140,6 +140,7 @@ pub(crate) fn word(reason: DenyReason) -> &'static str {
         DenyReason::Upstream => "upstream",
         DenyReason::Approval => "approval",
         DenyReason::Budget => "budget",
+        DenyReason::Diverged => "diverged",
     }
 }
 

@@ -24,6 +24,24 @@ use super::escape;
 
 /// How much of a body is looked at before it goes on: the commands of a push, a GraphQL document.
 const MAX_PEEK: usize = 64 << 10;
+/// Headers that say what a request is about, besides its target and its body: two that differ in one of them are two requests.
+/// What belongs to a connection, a moment or a person is none of it.
+const SAYING: [&str; 14] = [
+    "content-type",
+    "content-encoding",
+    "content-range",
+    "if-match",
+    "if-none-match",
+    "if-modified-since",
+    "if-unmodified-since",
+    "if-range",
+    "range",
+    "destination",
+    "depth",
+    "overwrite",
+    "x-amz-copy-source",
+    "soapaction",
+];
 /// Headers with which a client asks for another method than it says.
 const OVERRIDES: [&str; 3] = [
     "x-http-method-override",
@@ -44,7 +62,7 @@ const OF_ONE_TRY: [&str; 9] = [
 ];
 /// How much of a body a person is shown.
 const BEGINNING: usize = 1 << 10;
-const PEEK_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const PEEK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A request with what was found out about it.
 pub(super) struct Asked {
@@ -117,6 +135,27 @@ impl Asked {
             git: self.git.clone(),
             instead: self.instead.clone(),
         }
+    }
+
+    /// BLAKE3 of everything in its head that a repetition of it must have as well, in hex.
+    pub(super) fn identity(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        let mut add = |part: &[u8]| {
+            hash.update(&(part.len() as u64).to_le_bytes());
+            hash.update(part);
+        };
+        let path = self.parts.uri.path_and_query();
+        add(if self.secure { b"https" } else { b"http" });
+        add(head::authority(&self.host, self.port, self.secure).as_bytes());
+        add(self.parts.method.as_str().as_bytes());
+        add(path.map_or("/", PathAndQuery::as_str).as_bytes());
+        for name in SAYING.iter().chain(&OVERRIDES) {
+            for value in self.parts.headers.get_all(*name) {
+                add(name.as_bytes());
+                add(value.as_bytes());
+            }
+        }
+        hash.finalize().to_hex().to_string()
     }
 
     /// Of everything that a person is asked about: the whole head but for what differs from try to try, and the body as far as

@@ -10,10 +10,12 @@ use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::OnUpgrade;
 use policy::{Grant, Policy};
 use protocol::{DenyReason, EffectKind, Outgoing};
+use tokio_util::sync::CancellationToken;
 
 use super::asked::Asked;
+use super::repeat::{Fate, fate};
 use super::{Session, refuse};
-use crate::body::{Body, Download, Peeked, Upload, empty};
+use crate::body::{Body, Download, Peeked, Upload, empty, keeping};
 use crate::connection::{BusyOne, Client};
 use crate::deny::{Denial, Listener};
 use crate::effect::Effect;
@@ -23,6 +25,7 @@ use crate::github;
 use crate::head;
 use crate::inject::{self, Giving, Injected};
 use crate::placeholder::Watch;
+use crate::record::{self, ALONE, Keep, Passage};
 use crate::scrub::Scrub;
 use crate::seam::{Pass, Placeholder};
 use crate::upstream::{self, Place, Sender, Target};
@@ -58,9 +61,16 @@ impl Allowed {
         let listener = Listener::of(&self.asked.parts.headers);
         let listens = self.asked.parts.version == Version::HTTP_2
             || self.asked.parts.headers.contains_key(EXPECT);
-        let sent = tokio::select! {
-            sent = self.exchange(client, busy.clone()) => sent,
-            () = client.core.closing.cancelled() => Err((Denial::upstream("the sandbox's gateway was closed"), None)),
+        let fate = match self.kind {
+            EffectKind::Read => Ok(Fate::Leaves(Keep::Nothing)),
+            EffectKind::Write => fate(client, &self.asked, &outgoing, &mut self.body).await,
+        };
+        let sent = match fate {
+            Ok(Fate::Leaves(keep)) => self.leave(client, busy, keep).await,
+            Ok(Fate::Answered(recorded)) => {
+                return record::answer(recorded).map(|body| keeping(body, busy.clone()));
+            }
+            Err(denial) => Err((denial, Some(self.body))),
         };
         match sent {
             Ok(response) => response,
@@ -76,10 +86,47 @@ impl Allowed {
         }
     }
 
+    /// Sends it. One whose answer is recorded is seen to its end also where nobody waits for that any more.
+    async fn leave(
+        self,
+        client: &Arc<Client>,
+        busy: &Arc<BusyOne>,
+        keep: Keep,
+    ) -> Result<Response<Body>, (Denial, Option<Peeked>)> {
+        let is_kept = matches!(keep, Keep::Answer(_));
+        let (core, of, busy) = (client.core.clone(), client.clone(), busy.clone());
+        let waited_for = CancellationToken::new();
+        let _waits = waited_for.clone().drop_guard();
+        let sending = async move {
+            let alone = async {
+                waited_for.cancelled().await;
+                tokio::time::sleep(ALONE).await;
+            };
+            tokio::select! {
+                sent = self.exchange(&of, busy, keep) => sent,
+                () = alone => Err((Denial::upstream("nobody waits for the answer any more"), None)),
+                () = of.life.given_up.cancelled() => {
+                    Err((Denial::upstream("the sandbox's gateway was closed"), None))
+                }
+            }
+        };
+        if !is_kept {
+            return sending.await;
+        }
+        match core.tasks.spawn(Box::pin(sending)).await {
+            Ok(sent) => sent,
+            Err(failure) => {
+                tracing::error!(%failure, "a request was not sent to its end");
+                Err((Denial::upstream("the gateway failed"), None))
+            }
+        }
+    }
+
     async fn exchange(
         self,
         client: &Arc<Client>,
         busy: Arc<BusyOne>,
+        keep: Keep,
     ) -> Result<Response<Body>, (Denial, Option<Peeked>)> {
         let core = &client.core;
         let Self {
@@ -150,7 +197,8 @@ impl Allowed {
                 Denial::forbidden(DenyReason::NoRule, "the policy does not allow it any more");
             return Err((denial, Some(body)));
         }
-        let mut effect = match Effect::begin(core, outgoing, kind, &rule, uses, pass).await {
+        let begun = Effect::begin(client, outgoing, kind, &rule, uses, pass, keep);
+        let mut effect = match begun.await {
             Ok(effect) => effect,
             Err(denial) => return Err((denial, Some(body))),
         };
@@ -172,6 +220,9 @@ impl Allowed {
             .map_err(|denial| (denial, Some(body)));
         }
         let has_body = !body.is_end_stream();
+        if !has_body {
+            effect.sent.end();
+        }
         let stopped = Arc::new(OnceLock::new());
         let upload = Upload {
             body,
@@ -229,7 +280,7 @@ impl Allowed {
             return Err((denial, None));
         }
         let place = core.pool.give_back(target, sender);
-        Ok(returned(answer, effect, scrub, ticket, (busy, place)))
+        Ok(returned(client, answer, effect, scrub, ticket, (busy, place)).await)
     }
 }
 
@@ -286,7 +337,8 @@ impl Sending<'_> {
 }
 
 /// Turns an upstream's answer into ours.
-fn returned(
+async fn returned(
+    client: &Arc<Client>,
     answer: Response<Incoming>,
     effect: Effect,
     scrub: Option<Scrub>,
@@ -298,8 +350,23 @@ fn returned(
     if let Some(scrub) = &scrub {
         scrub.headers(&mut headers);
     }
-    let download = Download::new(body, effect, scrub, ticket, Box::new(kept));
-    let mut response = Response::new(download.boxed_unsync());
+    let body = if effect.recorder.is_some() {
+        let busy = kept.0.clone();
+        let kept = Box::new(kept);
+        let (passage, passing) =
+            Passage::new(parts.status, &headers, body, effect, scrub, ticket, kept);
+        if passage.has_body() {
+            client.core.tasks.spawn(passage.run());
+            keeping(passing.boxed_unsync(), busy)
+        } else {
+            // Its head is all there is of it, so the record comes first.
+            passage.run().await;
+            keeping(empty(), busy)
+        }
+    } else {
+        Download::new(body, effect, scrub, ticket, Box::new(kept)).boxed_unsync()
+    };
+    let mut response = Response::new(body);
     *response.status_mut() = parts.status;
     *response.headers_mut() = headers;
     response

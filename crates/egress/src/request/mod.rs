@@ -3,6 +3,7 @@
 mod asked;
 mod escape;
 mod exchange;
+mod repeat;
 mod session;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::front::Switch;
 use crate::head;
 use crate::seam::{Approval, Ask, Pass, Placeholder};
 
+pub(crate) use repeat::connection;
 pub(crate) use session::Session;
 
 use asked::{Asked, asked_body, kind, look_into, method_text};
@@ -78,7 +80,7 @@ pub(crate) async fn handle(
 /// After a request that asked to switch, hyper gives the connection away at its end, also where nothing was switched; then nobody
 /// but us can close it properly.
 fn end_later(client: &Arc<Client>, upgrade: OnUpgrade) {
-    let closing = client.core.closing.clone();
+    let ended = client.life.ended.clone();
     let end = async move {
         if let Ok(connection) = upgrade.await
             && let Err(error) = TokioIo::new(connection).shutdown().await
@@ -87,7 +89,7 @@ fn end_later(client: &Arc<Client>, upgrade: OnUpgrade) {
         }
     };
     client.core.tasks.spawn(async move {
-        closing.run_until_cancelled(end).await;
+        ended.run_until_cancelled(end).await;
     });
 }
 

@@ -561,6 +561,7 @@ impl Sandbox {
                 let cuts = self.cuts_with_ops();
                 answer(turn, reply, Ok(cuts));
             }
+            Request::Write { write, reply } => self.decide_write(write, reply, turn),
             Request::Approval { ask, reply } => self.ask_approval(ask, reply, turn),
             Request::Approvals { reply } => {
                 let views = self.approval_views();
@@ -635,6 +636,12 @@ impl Sandbox {
         if kinds.contains(&"op_settled") {
             failpoint::hit("before_settled");
         }
+        if kinds.contains(&"effect_begun") {
+            failpoint::hit("before_effect_begun");
+        }
+        if kinds.contains(&"effect_settled") {
+            failpoint::hit("before_effect_settled");
+        }
         let ids: Vec<EventId> = events.iter().map(|event| event.id).collect();
         let append = Append {
             sandbox: self.id,
@@ -673,6 +680,15 @@ impl Sandbox {
                 }
                 if kinds.contains(&"op_settled") {
                     failpoint::hit("before_announce");
+                }
+                if kinds.contains(&"effect_begun") {
+                    failpoint::hit("after_effect_begun");
+                }
+                if kinds.contains(&"effect_settled") {
+                    failpoint::hit("after_effect_settled");
+                }
+                if kinds.contains(&"effect_replayed") {
+                    failpoint::hit("after_effect_replayed");
                 }
                 true
             }

@@ -166,6 +166,7 @@ impl Sandbox {
                     .unwrap_or_default();
                 settlement.error = Some(format!("{before}{failed}"));
             }
+            self.state.writes.amend(&op, &mut settlement);
             let cut = match (&cut, &failed) {
                 (None, None) => self.cut_since(&op),
                 (cut, _) => cut.clone(),

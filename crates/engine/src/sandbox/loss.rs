@@ -43,11 +43,13 @@ pub(super) struct AfterCrash {
 }
 
 impl Sandbox {
-    /// Gives each open operation its verdict. `false`: the supervisor knows more than the journal.
+    /// Gives each open operation its verdict: of the boot that is `live`, or after one that ended for this reason. `false`: the
+    /// supervisor knows more than the journal.
     pub(super) fn reconcile(
         &mut self,
         rows: &[OpRow],
         live: Option<Boot>,
+        ended: Option<EndReason>,
         turn: &mut Turn,
     ) -> bool {
         if let Some(stranger) = rows
@@ -143,15 +145,21 @@ impl Sandbox {
                 Verdict::Lost {
                     attempt,
                     replay: Replay::Rollback,
-                    ..
-                } if live.is_none() && self.can_roll_back(&id) => {
-                    crash.rollback = true;
-                    crash.reruns.push((id, attempt + 1));
-                }
+                    exit_code,
+                } => match self.can_roll_back(&id, ended) {
+                    Ok(()) => {
+                        crash.rollback = true;
+                        crash.reruns.push((id, attempt + 1));
+                    }
+                    Err(why) => {
+                        let lost = self.lost(id, attempt, exit_code, Some(&why));
+                        crash.lost.push(lost);
+                    }
+                },
                 Verdict::Lost {
                     attempt, exit_code, ..
                 } => {
-                    let lost = self.lost(id, attempt, exit_code);
+                    let lost = self.lost(id, attempt, exit_code, None);
                     crash.lost.push(lost);
                 }
             }
@@ -167,19 +175,41 @@ impl Sandbox {
         true
     }
 
-    /// Whether putting the workspace back to the cut before it undoes this operation and nothing else.
-    fn can_roll_back(&self, id: &OpId) -> bool {
+    /// Whether putting the workspace back to the cut before it undoes this operation and nothing else, and whatever it sent can
+    /// be answered again.
+    ///
+    /// # Errors
+    /// Why not.
+    fn can_roll_back(&self, id: &OpId, ended: Option<EndReason>) -> Result<(), String> {
+        let why = |why: &str| Err(why.to_owned());
         let Some(op) = self.state.ops.get(id) else {
-            return false;
+            return why("it is not known");
         };
-        let same_cut = op.cut_before.as_ref() == self.state.last_cut();
+        match ended {
+            Some(EndReason::Crashed) => {}
+            Some(EndReason::Stopped) => return why("the sandbox was told to stop"),
+            None => return why("the sandbox had been started again before"),
+        }
         // What another operation did since that cut would be undone without being run again.
-        let alone = self.state.open.len() == 1 && self.settling.is_empty();
-        let no_effects = self.state.last_effect < op.intent;
-        same_cut && alone && no_effects
+        let others = self.state.open.iter().filter(|open| *open != id);
+        let others = others.chain(self.settling.iter().map(|settling| &settling.op));
+        let others: Vec<String> = others.map(|other| format!("`{other}`")).collect();
+        if !others.is_empty() {
+            return Err(format!(
+                "the files of all operations of a sandbox are put back together, and beside it there ran {}",
+                others.join(", ")
+            ));
+        }
+        if op.cut_before.as_ref() != self.state.last_cut() {
+            return why("another operation, or a checkpoint, made a cut since it began");
+        }
+        if self.state.last_model > op.intent {
+            return why("a model was asked since it began");
+        }
+        self.state.writes.can_repeat(id, op.intent)
     }
 
-    fn lost(&self, op: OpId, attempt: u32, exit_code: Option<u8>) -> Settling {
+    fn lost(&self, op: OpId, attempt: u32, exit_code: Option<u8>, kept: Option<&str>) -> Settling {
         let length =
             |stream| protocol::Offset(crate::spool::length(&self.dir, &op, attempt, stream));
         let why = match exit_code {
@@ -189,6 +219,12 @@ impl Sandbox {
             Some(code) => format!(
                 "it exited with {code}, and the machine went down before its files were in a cut; they may be missing"
             ),
+        };
+        let why = match kept {
+            Some(kept) => {
+                format!("{why}. Its files were not put back, and it was not run again: {kept}")
+            }
+            None => why,
         };
         let settlement = lost(
             length(protocol::Stream::Stdout),
@@ -243,7 +279,7 @@ impl Sandbox {
     /// Makes sure that nothing of a boot is left, then reads what its supervisor wrote last.
     pub(super) fn spawn_autopsy(&self, reason: EndReason) {
         let (shared, done) = (self.shared.clone(), self.done.clone());
-        let (id, dir) = (self.id, self.dir.clone());
+        let (id, dir, way) = (self.id, self.dir.clone(), self.way.clone());
         tokio::spawn(async move {
             let (level, path) = (shared.level.clone(), dir.clone());
             let swept = tokio::task::spawn_blocking(move || {
@@ -271,6 +307,8 @@ impl Sandbox {
                 }
                 Err(failure) => Err(failure.to_string()),
             };
+            // What it sent is known only now: answers are recorded until their end.
+            way.end_boot().await;
             let witness = rows.as_ref().map_or(Head::EMPTY, |table| table.witness);
             let at_witness = hash_at(&shared, id, witness).await.unwrap_or_default();
             let _ended = done.send(Done::Crashed(Crashed {
@@ -312,7 +350,7 @@ impl Sandbox {
         self.phase = Phase::Crashing {
             stopped: Vec::new(),
         };
-        if !self.reconcile(&rows, None, turn) {
+        if !self.reconcile(&rows, None, Some(crashed.reason), turn) {
             return;
         }
         let mut ended = self.state.running.map(|boot| Event::Ended {

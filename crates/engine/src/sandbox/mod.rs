@@ -12,6 +12,7 @@ mod drops;
 mod loss;
 mod notes;
 mod ops;
+mod records;
 mod removal;
 mod replicate;
 mod shim;
@@ -34,6 +35,7 @@ pub use checkpoints::{Held, Place};
 pub use drops::Force;
 pub(crate) use notes::Note;
 pub(crate) use ops::PATH;
+pub(crate) use records::Decided;
 pub(crate) use removal::remove_state;
 
 use crate::shared::Shared;
@@ -210,6 +212,10 @@ pub(crate) enum Request {
     Cuts {
         reply: Reply<Vec<(crate::state::Cut, crate::trees::Ops)>>,
     },
+    Write {
+        write: egress::Write,
+        reply: Reply<Decided>,
+    },
     Approval {
         ask: egress::Ask,
         reply: Reply<oneshot::Receiver<approvals::Word>>,
@@ -260,6 +266,7 @@ impl Request {
             Self::LeadsTo { reply, .. } => no(reply, problem),
             Self::Parent { reply, .. } => no(reply, problem),
             Self::Cuts { reply, .. } => no(reply, problem),
+            Self::Write { reply, .. } => no(reply, problem),
             Self::Approval { reply, .. } => no(reply, problem),
             Self::Approvals { reply, .. } => no(reply, problem),
             Self::Decide { reply, .. } => no(reply, problem),

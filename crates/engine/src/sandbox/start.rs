@@ -181,7 +181,7 @@ impl Sandbox {
         if self.state.running != Some(boot) {
             self.untold = Some(boot);
         }
-        if !self.reconcile(&fenced.ops, Some(boot), turn) {
+        if !self.reconcile(&fenced.ops, Some(boot), None, turn) {
             return;
         }
         for (op, attempt) in std::mem::take(&mut self.reruns) {

@@ -2,6 +2,7 @@
 
 mod people;
 mod placeholders;
+mod recordings;
 mod rules;
 mod seams;
 mod secrets;
@@ -21,6 +22,7 @@ use tokio::task::AbortHandle;
 
 use self::people::People;
 pub(crate) use self::placeholders::copy_placeholders;
+use self::recordings::Recordings;
 pub(crate) use self::rules::parse;
 use self::seams::{Released, Supervisor};
 use crate::models::Writer;
@@ -84,10 +86,11 @@ impl Way {
                 Err(_) => None,
             };
             let Some(egress) = egress else { return };
+            let boot = egress.boot();
             match link::doors::doors(&way.dir, way.epoch).await {
                 Ok(open) => {
                     way.unserved(&open);
-                    egress.serve(sorted(open)).await;
+                    egress.serve_boot(boot, sorted(open)).await;
                 }
                 Err(why) => {
                     // Nothing leaves then, which is what an empty policy says.
@@ -96,6 +99,15 @@ impl Way {
             }
         });
         self.replace(Some(task.abort_handle()));
+    }
+
+    /// Lets nothing more of a boot leave that is over; what has left is in the journal with its end on return.
+    pub(crate) async fn end_boot(&self) {
+        self.replace(None);
+        let egress = self.egress.borrow().clone();
+        if let Some(egress) = egress {
+            egress.end_boot().await;
+        }
     }
 
     /// Nothing leaves any more.
@@ -188,6 +200,9 @@ impl Handle {
             secrets: Arc::new(Released {
                 shared: self.shared.clone(),
                 way: Arc::clone(&self.way),
+            }),
+            records: Arc::new(Recordings {
+                handle: self.clone(),
             }),
             approver: Arc::new(People {
                 handle: self.clone(),

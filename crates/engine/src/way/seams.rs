@@ -30,12 +30,16 @@ pub(super) struct Supervisor {
 }
 
 impl Owners for Supervisor {
-    fn owner(&self, client: SocketAddr, server: SocketAddr) -> BoxFuture<'_, Option<OpId>> {
+    fn owner(
+        &self,
+        client: SocketAddr,
+        server: SocketAddr,
+    ) -> BoxFuture<'_, Result<Option<OpId>, String>> {
         Box::pin(async move {
             let owner = link::doors::owner(&self.dir, self.epoch, client, server).await;
-            owner.unwrap_or_else(|why| {
+            owner.map_err(|why| {
                 tracing::debug!(why = %error::chain(&why), "nobody says whose connection it is");
-                None
+                error::chain(&why)
             })
         })
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use protocol::egress::{DenialView, EffectState, EffectView};
-use protocol::{ApiError, EffectId, Event, OpId, SandboxId, Seq, Stored};
+use protocol::{ApiError, EffectId, EffectKind, Event, OpId, SandboxId, Seq, Stored};
 
 use crate::error;
 use crate::sandbox::Handle;
@@ -29,6 +29,7 @@ impl Handle {
                     class,
                     rule,
                     secrets,
+                    ..
                 } if op.is_none() || request.op.as_ref() == op => {
                     begun.insert(effect.clone(), stored.seq);
                     let view = EffectView {
@@ -45,6 +46,35 @@ impl Handle {
                         received: None,
                         millis: None,
                         error: None,
+                        recorded: false,
+                        unrecorded: None,
+                        repeats: None,
+                    };
+                    effects.insert(stored.seq, view);
+                }
+                Event::EffectReplayed {
+                    effect,
+                    of,
+                    request,
+                } if op.is_none() || request.op.as_ref() == op => {
+                    let first = begun.get(&of).and_then(|seq| effects.get(seq));
+                    let view = EffectView {
+                        id: effect,
+                        seq: stored.seq,
+                        at_ms: at,
+                        request,
+                        class: EffectKind::Write,
+                        rule: String::new(),
+                        secrets: Vec::new(),
+                        state: EffectState::Replayed,
+                        status: first.and_then(|first| first.status),
+                        sent: first.and_then(|first| first.sent.clone()),
+                        received: first.and_then(|first| first.received.clone()),
+                        millis: None,
+                        error: None,
+                        recorded: false,
+                        unrecorded: None,
+                        repeats: Some(of),
                     };
                     effects.insert(stored.seq, view);
                 }
@@ -55,6 +85,8 @@ impl Handle {
                     received,
                     millis,
                     error,
+                    answer,
+                    unrecorded,
                 } => {
                     let known = begun.get(&effect).and_then(|seq| effects.get_mut(seq));
                     if let Some(view) = known {
@@ -68,6 +100,8 @@ impl Handle {
                         view.received = received;
                         view.millis = millis;
                         view.error = error;
+                        view.recorded = answer.is_some();
+                        view.unrecorded = unrecorded;
                     }
                 }
                 _ => {}

@@ -540,7 +540,7 @@ fn c24_a_word_is_good_for_the_request_that_was_asked_and_no_other() -> Res<()> {
     assert_ne!(again, id);
     let shown = fake.world.must(&["approvals", "c24"])?.out();
     assert!(
-        !shown.contains('\u{1b}') && shown.lines().count() <= 3,
+        !shown.contains('\u{1b}') && shown.lines().count() <= 4,
         "{shown:?}"
     );
     fake.world.must(&["refuse", "c24", &again])?;
