@@ -6,7 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use futures_util::task::AtomicWaker;
+use http::{Request, Response};
+use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -16,6 +20,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::timeout;
 
 use super::Client;
+use crate::body::Body;
 use crate::deny::Denial;
 use crate::egress::Core;
 use crate::front::{Refusal, StrictIo, Switch, Violation};
@@ -97,6 +102,16 @@ impl Drop for BusyOne {
     }
 }
 
+/// Answers a request. Boxed, so that what deciding and sending took is given back where the answer begins, and not held for as
+/// long as its body streams.
+fn answering(
+    session: Arc<Session>,
+    request: Request<Incoming>,
+    switch: Option<Arc<Switch>>,
+) -> BoxFuture<'static, Result<Response<Body>, Infallible>> {
+    Box::pin(request::handle(session, request, switch).map(Ok))
+}
+
 /// Serves HTTP/1 on a connection, through the strict front.
 pub(super) async fn serve_http1<S>(session: Arc<Session>, stream: S)
 where
@@ -112,10 +127,8 @@ where
     ));
     let handler = session.clone();
     let switched = switch.clone();
-    let service = service_fn(move |request| {
-        let (session, switch) = (handler.clone(), switched.clone());
-        async move { Ok::<_, Infallible>(request::handle(session, request, Some(switch)).await) }
-    });
+    let service =
+        service_fn(move |request| answering(handler.clone(), request, Some(switched.clone())));
     let mut builder = http1::Builder::new();
     builder
         .max_headers(256)
@@ -154,10 +167,7 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let handler = session.clone();
-    let service = service_fn(move |request| {
-        let session = handler.clone();
-        async move { Ok::<_, Infallible>(request::handle(session, request, None).await) }
-    });
+    let service = service_fn(move |request| answering(handler.clone(), request, None));
     let mut builder = http2::Builder::new(Tracked(session.client.clone()));
     builder
         .max_concurrent_streams(MAX_STREAMS)
