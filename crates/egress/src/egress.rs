@@ -23,6 +23,7 @@ use crate::dns::{Answerer, serve_udp};
 use crate::flow::{Flows, Ticket};
 use crate::github::Apps;
 use crate::life::Life;
+use crate::scrub::Scrubs;
 use crate::seam::{Approver, Ledger, Owners, Records, Resolver, Secrets};
 use crate::upstream::{Dialer, Pool};
 
@@ -98,6 +99,7 @@ pub(crate) struct Core {
     pub(crate) dialer: Arc<Dialer>,
     pub(crate) apps: Apps,
     pub(crate) pool: Arc<Pool>,
+    pub(crate) scrubs: Scrubs,
     pub(crate) budgets: Budgets,
     /// Connections, and ends of effects that are being journaled.
     pub(crate) tasks: TaskTracker,
@@ -170,6 +172,7 @@ impl Egress {
             flows: Arc::default(),
             dialer,
             pool: Arc::default(),
+            scrubs: Scrubs::default(),
             budgets: Budgets::default(),
             tasks: TaskTracker::new(),
             runtime: Handle::current(),
@@ -201,6 +204,7 @@ impl Egress {
         self.core.flows.judge(&policy);
         self.core.pool.clear();
         self.core.apps.clear();
+        self.core.scrubs.clear();
     }
 
     /// Returns the boot that is served now. To be asked for before its doors are.
@@ -238,7 +242,7 @@ impl Egress {
         let (keep, life) = (core.clone(), boot.0);
         served.spawn(async move {
             let run = async {
-                tokio::join!(keep.denials.run(), tidy(&keep.pool));
+                tokio::join!(keep.denials.run(), tidy(&keep));
             };
             life.ended.run_until_cancelled(run).await;
         });
@@ -305,6 +309,7 @@ impl Egress {
         self.core.tasks.wait().await;
         self.core.denials.flush(true).await;
         self.core.pool.clear();
+        self.core.scrubs.clear();
     }
 }
 
@@ -317,10 +322,11 @@ async fn ended(mut served: JoinSet<()>) {
     }
 }
 
-async fn tidy(pool: &Pool) {
+async fn tidy(core: &Core) {
     loop {
         tokio::time::sleep(TIDY).await;
-        pool.tidy();
+        core.pool.tidy();
+        core.scrubs.tidy();
     }
 }
 

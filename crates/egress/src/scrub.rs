@@ -1,11 +1,71 @@
 //! Values that were put into a request, taken out of its answer: for services that echo what they are sent. Best effort, no
 //! boundary: a service that wants to give a secret away can always say it in another way.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use secret::Value;
 use secret::scrub::{Needles, Scrubber};
+
+/// Sets of values that are kept ready; a policy has few rules with secrets.
+const KEPT: usize = 16;
+/// How long one is kept that no request asks for.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// What scrubs the sets of values that were in use lately. One takes a hundred kilobytes and some hundred microseconds, so
+/// requests with the same values share it.
+#[derive(Default)]
+pub(crate) struct Scrubs(Mutex<Vec<Kept>>);
+
+struct Kept {
+    values: Vec<Arc<Value>>,
+    scrub: Scrub,
+    used: Instant,
+}
+
+impl Kept {
+    fn is_of(&self, values: &[Arc<Value>]) -> bool {
+        let mut pairs = self.values.iter().zip(values);
+        self.values.len() == values.len() && pairs.all(|(a, b)| a.expose() == b.expose())
+    }
+}
+
+impl Scrubs {
+    /// Returns what scrubs these values; none where there are none.
+    pub(crate) fn of(&self, values: &[Arc<Value>]) -> Option<Scrub> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = all.iter().position(|kept| kept.is_of(values));
+        let scrub = match kept {
+            Some(at) => all.remove(at).scrub,
+            None => Scrub::of(values)?,
+        };
+        if all.len() >= KEPT {
+            all.remove(0);
+        }
+        // The one that was used last is the last to go.
+        all.push(Kept {
+            values: values.to_vec(),
+            scrub: scrub.clone(),
+            used: Instant::now(),
+        });
+        Some(scrub)
+    }
+
+    /// Forgets what was not in use for a while: values are not held for longer than they are needed.
+    pub(crate) fn tidy(&self) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|kept| kept.used.elapsed() < IDLE);
+    }
+
+    /// Forgets all.
+    pub(crate) fn clear(&self) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+}
 
 /// The values that must not come back.
 #[derive(Clone)]
@@ -17,7 +77,7 @@ pub(crate) struct Scrub {
 
 impl Scrub {
     /// Returns what scrubs these values; none where there are none.
-    pub(crate) fn of(values: &[Arc<Value>]) -> Option<Self> {
+    fn of(values: &[Arc<Value>]) -> Option<Self> {
         if values.is_empty() {
             return None;
         }
@@ -71,6 +131,31 @@ impl Scrub {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_with_the_same_values_share_what_scrubs_them() {
+        let scrubs = Scrubs::default();
+        let set = |texts: &[&str]| -> Vec<Arc<Value>> {
+            let values = texts.iter().map(|text| Arc::new(Value::new(*text)));
+            values.collect()
+        };
+        assert!(scrubs.of(&[]).is_none());
+        let kept = || scrubs.0.lock().unwrap().len();
+        for _ in 0..3 {
+            scrubs.of(&set(&["sk-one-1", "sk-two-2"])).unwrap();
+        }
+        assert_eq!(kept(), 1);
+        scrubs.of(&set(&["sk-one-1"])).unwrap();
+        for n in 0..2 * KEPT {
+            let other = format!("sk-other-{n}");
+            scrubs.of(&set(&[&other])).unwrap();
+        }
+        assert_eq!(kept(), KEPT);
+        scrubs.tidy();
+        assert_eq!(kept(), KEPT, "they were just in use");
+        scrubs.clear();
+        assert_eq!(kept(), 0);
+    }
 
     #[test]
     fn a_value_in_the_name_of_a_header_goes_with_it() {

@@ -202,7 +202,7 @@ impl Allowed {
             Ok(effect) => effect,
             Err(denial) => return Err((denial, Some(body))),
         };
-        let scrub = Scrub::of(&values);
+        let scrub = core.scrubs.of(&values);
         if asked.websocket {
             return websocket::exchange(
                 client,
