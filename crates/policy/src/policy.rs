@@ -210,7 +210,8 @@ impl Policy {
     pub fn dial(&self, host: &Host, port: u16, ip: IpAddr) -> Result<(), Refused> {
         let ip = ip.to_canonical();
         let named = |rule: &Rule| {
-            let itself = rule.hosts.contains(&HostPattern::Exact(Host::Ip(ip)));
+            // What a person said of one request names no address: whoever asked chose it.
+            let itself = !rule.remembered && rule.hosts.contains(&HostPattern::Exact(Host::Ip(ip)));
             // Who names a net does not mean the metadata service in it.
             let mut nets = rule
                 .addresses

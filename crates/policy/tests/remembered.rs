@@ -2,7 +2,7 @@
 
 use policy::{How, Policy, Says, Scope, Verdict};
 
-use crate::world::{ask, policy, said, word};
+use crate::world::{ask, host, policy, said, word};
 
 const RULES: &str = r#"
 # What everybody needs.
@@ -239,4 +239,28 @@ fn answers_are_taken_along_where_they_would_be_asked_for_again() {
         (policy(RULES), 3)
     );
     assert_eq!(old.carry(Policy::empty()).policy.remembered().count(), 0);
+}
+
+#[test]
+fn a_word_opens_no_address_that_is_never_dialled() {
+    for address in ["127.0.0.1", "10.9.9.9", "169.254.169.254"] {
+        let url = format!("http://{address}/x");
+        for scope in [Scope::Request, Scope::Host] {
+            let yes = remember("GET", &url, Says::Allow, scope);
+            assert_eq!(said(&yes, "GET", &url), "allow said-1");
+            let dialled = yes.dial(&host(address), 80, address.parse().unwrap());
+            assert!(dialled.is_err(), "{address} {scope:?}");
+        }
+    }
+    // Who wrote the address into the rule that asked meant it.
+    let rules =
+        policy("[[rule]]\nname = \"one\"\nhosts = [\"10.9.9.9\"]\nplain = true\naction = \"ask\"");
+    let asked = ask("GET", "http://10.9.9.9/x");
+    let yes = rules
+        .remember("one", &asked.request(), Says::Allow, Scope::Host)
+        .unwrap();
+    assert!(
+        yes.dial(&host("10.9.9.9"), 80, "10.9.9.9".parse().unwrap())
+            .is_ok()
+    );
 }

@@ -74,10 +74,11 @@ impl Chunked {
 /// Returns the first line without its CR LF; none where it is not whole yet.
 fn line(bytes: &[u8], limit: usize) -> Result<Option<&[u8]>, Violation> {
     match bytes.iter().position(|byte| *byte == b'\r') {
-        Some(cr) if cr > limit => Err(Violation::Chunk),
+        // At once, also where the line's end is still to come: what is refused must not depend on how the bytes are cut.
+        Some(cr) if cr > limit || bytes[..cr].contains(&b'\n') => Err(Violation::Chunk),
         Some(cr) => match bytes.get(cr + 1) {
             None => Ok(None),
-            Some(b'\n') if !bytes[..cr].contains(&b'\n') => Ok(Some(&bytes[..cr])),
+            Some(b'\n') => Ok(Some(&bytes[..cr])),
             Some(_) => Err(Violation::Chunk),
         },
         None if bytes.len() > limit || bytes.contains(&b'\n') => Err(Violation::Chunk),

@@ -228,3 +228,9 @@ fn of_chunks_and_heads_every_byte_is_seen() {
     assert_eq!(front.step(), Ok(Step::More));
     assert_eq!(front.unseen(), 0);
 }
+
+#[test]
+fn a_line_with_a_bare_newline_is_refused_however_it_is_cut() {
+    let chunked = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nx: a\nb\r";
+    assert_eq!(same_in_all_pieces(chunked), Err(Violation::Chunk));
+}
