@@ -236,7 +236,7 @@ impl Writes {
     }
 
     /// Lists what an operation sent, with how each ended.
-    fn told(&self, op: &OpId) -> String {
+    pub(crate) fn told(&self, op: &OpId) -> String {
         list(self.of(op).map(|sent| {
             let how = match &sent.end {
                 End::Open => "nobody knows whether it arrived",

@@ -355,38 +355,30 @@ fn a_run_that_is_lost_again_adds_to_what_is_recorded() -> Res<()> {
 }
 
 #[test]
-fn a_lost_run_beside_another_says_that_this_is_why() -> Res<()> {
-    let world = World::new("beside")?;
-    world.create("a", &[])?;
-    let gate = world.effects().gate("beside")?;
-    let held = format!(
-        "echo beside > {}; read -r go < {}",
-        world.effects().inside(),
-        gate.inside()
-    );
-    let start = |op| {
-        world.start(&[
-            "exec", "a", "--op", op, "--replay", "rollback", "--", "bash", "-c", &held,
-        ])
+fn a_lost_run_beside_another_says_that_this_is_why_and_what_it_sent() -> Res<()> {
+    if !crate::is_root("a_lost_run_beside_another_says_that_this_is_why_and_what_it_sent") {
+        return Ok(());
+    }
+    let scene = Scene::new("beside")?;
+    let gate = scene.world.effects().gate("beside")?;
+    let start = |op: &str| {
+        let script = [scene.post(&format!("/{op}"), "x"), scene.stop(op, &gate)];
+        scene.start(op, &script)
     };
     let (one, two) = (start("one")?, start("two")?);
-    assert!(world.effects().wait("beside", 2, REACH));
-    process::kill(
-        world
-            .supervisor("a")
-            .ok_or_else(|| trouble("no supervisor"))?,
-    );
+    scene.wait("one", &one)?;
+    scene.wait("two", &two)?;
+    scene.kill_supervisor()?;
     gate.open()?;
-    for (client, other) in [(one, "`two`"), (two, "`one`")] {
+    for (client, own, other) in [(one, "one", "two"), (two, "two", "one")] {
         let done = client.finish()?;
         assert_eq!(done.code, LOST, "{}", done.err());
-        assert!(
-            done.err().contains("put back together") && done.err().contains(other),
-            "{}",
-            done.err()
-        );
+        let listed = format!("/{own} (answered)");
+        for words in ["put back together", &format!("`{other}`"), &listed] {
+            assert!(done.err().contains(words), "{words}: {}", done.err());
+        }
     }
-    world.end_clean()
+    scene.end()
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::error;
 use crate::machine;
 use crate::recover::{Files, Verdict, verdict};
 use crate::shared::Shared;
-use crate::state::{OpState, lost};
+use crate::state::{Op, OpState, lost};
 
 /// A supervisor that is gone, and what it left.
 pub(super) struct Crashed {
@@ -152,7 +152,9 @@ impl Sandbox {
                         crash.reruns.push((id, attempt + 1));
                     }
                     Err(why) => {
-                        let lost = self.lost(id, attempt, exit_code, Some(&why));
+                        // Of a run that did something else than the one before, its settlement says that anyway.
+                        let kept = (!self.state.writes.has_diverged(&id)).then_some(why.as_str());
+                        let lost = self.lost(id, attempt, exit_code, kept);
                         crash.lost.push(lost);
                     }
                 },
@@ -181,10 +183,20 @@ impl Sandbox {
     /// # Errors
     /// Why not.
     fn can_roll_back(&self, id: &OpId, ended: Option<EndReason>) -> Result<(), String> {
-        let why = |why: &str| Err(why.to_owned());
         let Some(op) = self.state.ops.get(id) else {
-            return why("it is not known");
+            return Err("it is not known".to_owned());
         };
+        let alone = self.is_alone(id, op, ended);
+        alone.map_err(|why| match self.state.writes.told(id) {
+            sent if sent.is_empty() => why,
+            sent => format!("{why}; it had sent: {sent}"),
+        })?;
+        self.state.writes.can_repeat(id, op.intent)
+    }
+
+    /// Whether nothing else is undone by that.
+    fn is_alone(&self, id: &OpId, op: &Op, ended: Option<EndReason>) -> Result<(), String> {
+        let why = |why: &str| Err(why.to_owned());
         match ended {
             Some(EndReason::Crashed) => {}
             Some(EndReason::Stopped) => return why("the sandbox was told to stop"),
@@ -206,7 +218,7 @@ impl Sandbox {
         if self.state.last_model > op.intent {
             return why("a model was asked since it began");
         }
-        self.state.writes.can_repeat(id, op.intent)
+        Ok(())
     }
 
     fn lost(&self, op: OpId, attempt: u32, exit_code: Option<u8>, kept: Option<&str>) -> Settling {
