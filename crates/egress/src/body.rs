@@ -7,19 +7,17 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::HeaderMap;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use protocol::{DenyReason, Passed};
-use secret::scrub::Scrubber;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::deny::Denial;
 use crate::effect::{Effect, Meter};
 use crate::flow::Ticket;
 use crate::placeholder::{Watch, misplaced};
-use crate::scrub::Scrub;
+use crate::scrub::{Scrub, Sieve};
 
 /// A body of ours, in either direction.
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
@@ -273,8 +271,7 @@ impl HttpBody for Upload {
 pub(crate) struct Download {
     body: Incoming,
     meter: Arc<Meter>,
-    scrub: Option<Scrub>,
-    scrubber: Option<Scrubber>,
+    sieve: Sieve,
     effect: Option<Effect>,
     /// The length that the upstream announced.
     announced: Option<u64>,
@@ -297,8 +294,7 @@ impl Download {
             meter: effect.received.clone(),
             announced: body.size_hint().exact().filter(|_| !body.is_end_stream()),
             body,
-            scrubber: scrub.as_ref().map(Scrub::scrubber),
-            scrub,
+            sieve: Sieve::new(scrub),
             effect: Some(effect),
             last: None,
             ended: Box::pin(ticket.ended.clone().cancelled_owned()),
@@ -314,31 +310,19 @@ impl Download {
 
     /// Settles at the upstream's own end. HTTP/2 has one also where less came than was announced.
     fn at_its_end(&mut self) {
-        let came = self.meter.passed().bytes;
-        let short = self.announced.filter(|announced| *announced != came);
-        self.settle(short.map(|announced| {
-            format!("the upstream ended after {came} of the {announced} bytes that it announced")
-        }));
+        let short = self.announced.and_then(|announced| {
+            let came = self.meter.passed().bytes;
+            cut_short(announced, came)
+        });
+        self.settle(short);
     }
+}
 
-    /// Scrubs data; none where all of it is held back.
-    fn data(&mut self, data: Bytes) -> Option<Bytes> {
-        self.meter.add(&data);
-        let Some(scrubber) = &mut self.scrubber else {
-            return Some(data);
-        };
-        let mut out = Vec::with_capacity(data.len());
-        scrubber.push(&data, &mut out);
-        (!out.is_empty()).then(|| out.into())
-    }
-
-    /// Returns what the scrubber still holds, once.
-    fn rest(&mut self) -> Option<Bytes> {
-        let mut scrubber = self.scrubber.take()?;
-        let mut out = Vec::new();
-        scrubber.finish(&mut out);
-        (!out.is_empty()).then(|| out.into())
-    }
+/// Says that less came than was announced, if it did.
+pub(crate) fn cut_short(announced: u64, came: u64) -> Option<String> {
+    (announced != came).then(|| {
+        format!("the upstream ended after {came} of the {announced} bytes that it announced")
+    })
 }
 
 impl HttpBody for Download {
@@ -367,7 +351,7 @@ impl HttpBody for Download {
                     return Poll::Ready(Some(Err(io::Error::other(error))));
                 }
                 None => {
-                    if let Some(rest) = this.rest() {
+                    if let Some(rest) = this.sieve.rest() {
                         return Poll::Ready(Some(Ok(Frame::data(rest))));
                     }
                     this.at_its_end();
@@ -376,10 +360,11 @@ impl HttpBody for Download {
             };
             match frame.into_data() {
                 Ok(data) => {
-                    let Some(data) = this.data(data) else {
+                    this.meter.add(&data);
+                    let Some(data) = this.sieve.data(data) else {
                         continue;
                     };
-                    if this.body.is_end_stream() && this.scrubber.is_none() {
+                    if this.body.is_end_stream() && !this.sieve.holds_back() {
                         // Who knows the length does not ask again.
                         this.at_its_end();
                     }
@@ -387,10 +372,10 @@ impl HttpBody for Download {
                 }
                 Err(other) => {
                     let other = match other.into_trailers() {
-                        Ok(trailers) => Frame::trailers(this.trailers(trailers)),
+                        Ok(trailers) => Frame::trailers(this.sieve.trailers(trailers)),
                         Err(unknown) => unknown,
                     };
-                    if let Some(rest) = this.rest() {
+                    if let Some(rest) = this.sieve.rest() {
                         this.last = Some(other);
                         return Poll::Ready(Some(Ok(Frame::data(rest))));
                     }
@@ -401,25 +386,16 @@ impl HttpBody for Download {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream() && self.scrubber.is_none() && self.last.is_none()
+        self.body.is_end_stream() && !self.sieve.holds_back() && self.last.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
         // Scrubbing keeps the length, but holds some of it back for a while.
-        if self.scrubber.is_some() {
+        if self.sieve.holds_back() {
             SizeHint::default()
         } else {
             self.body.size_hint()
         }
-    }
-}
-
-impl Download {
-    fn trailers(&self, mut trailers: HeaderMap) -> HeaderMap {
-        if let Some(scrub) = &self.scrub {
-            scrub.headers(&mut trailers);
-        }
-        trailers
     }
 }
 

@@ -228,7 +228,9 @@ impl Drop for Effect {
     }
 }
 
-fn effect_id() -> EffectId {
+/// Returns an id that no effect has.
+#[must_use]
+pub fn effect_id() -> EffectId {
     let text = format!("e{:032x}", rand::random::<u128>());
     text.parse().expect("a letter and hex digits are an id")
 }

@@ -34,6 +34,7 @@ mod websocket;
 
 pub use authority::{Authority, AuthorityError};
 pub use dns::{Answerer, answer_dns};
+pub use effect::effect_id;
 pub use egress::{Boot, Doors, Egress, Parts};
 pub use front::{Front, Step, Violation};
 pub use seam::{

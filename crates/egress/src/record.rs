@@ -16,10 +16,10 @@ use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use protocol::{EffectId, Event, Offset, RecordedAnswer};
 use tokio::sync::mpsc;
 
-use crate::body::{Body, full};
+use crate::body::{Body, cut_short, full};
 use crate::effect::Effect;
 use crate::flow::Ticket;
-use crate::scrub::Scrub;
+use crate::scrub::{Scrub, Sieve};
 use crate::seam::Recorded;
 
 /// The longest body of an answer that is kept.
@@ -141,22 +141,8 @@ fn headers(texts: &[(String, String)]) -> HeaderMap {
             value.parse::<HeaderValue>().ok()?,
         ))
     });
-    headers.collect_appended()
-}
-
-/// Collects headers of which several may have one name.
-trait CollectAppended {
-    fn collect_appended(self) -> HeaderMap;
-}
-
-impl<I: Iterator<Item = (HeaderName, HeaderValue)>> CollectAppended for I {
-    fn collect_appended(self) -> HeaderMap {
-        let mut all = HeaderMap::new();
-        for (name, value) in self {
-            all.append(name, value);
-        }
-        all
-    }
+    // Several of one name stay several.
+    headers.collect()
 }
 
 /// Turns what is recorded into an answer again.
@@ -179,7 +165,7 @@ pub(crate) fn answer(recorded: Recorded) -> Response<Body> {
 pub(crate) struct Passage {
     body: Incoming,
     effect: Effect,
-    scrub: Option<Scrub>,
+    sieve: Sieve,
     ticket: Ticket,
     /// Kept until the upstream's end.
     _kept: Box<dyn Send>,
@@ -210,8 +196,9 @@ impl Passage {
             recorder.begin(status, headers);
         }
         let (to, frames) = mpsc::channel(AHEAD);
+        let sieve = Sieve::new(scrub);
         // Scrubbing keeps the length, but may end with less than it was fed so far.
-        let hint = if scrub.is_some() {
+        let hint = if sieve.holds_back() {
             SizeHint::default()
         } else {
             body.size_hint()
@@ -219,7 +206,7 @@ impl Passage {
         let passage = Self {
             body,
             effect,
-            scrub,
+            sieve,
             ticket,
             _kept: kept,
             to,
@@ -239,13 +226,9 @@ impl Passage {
         let end = self.read().await;
         let came = self.effect.received.passed().bytes;
         // HTTP/2 has an end also where less came than was announced.
-        let short = announced.filter(|announced| *announced != came);
-        let error = match (&end, short) {
-            (End::Broken(why), _) => Some(why.clone()),
-            (End::Whole(_), Some(announced)) => Some(format!(
-                "the upstream ended after {came} of the {announced} bytes that it announced"
-            )),
-            (End::Whole(_), None) => None,
+        let error = match &end {
+            End::Broken(why) => Some(why.clone()),
+            End::Whole(_) => announced.and_then(|announced| cut_short(announced, came)),
         };
         self.effect.settle_durably(error.clone()).await;
         let last = match (end, error) {
@@ -259,7 +242,6 @@ impl Passage {
     }
 
     async fn read(&mut self) -> End {
-        let mut scrubber = self.scrub.as_ref().map(Scrub::scrubber);
         let life = self.effect.life();
         let to = self.to.clone();
         let mut alone = pin!(async {
@@ -279,8 +261,7 @@ impl Passage {
                     return End::Broken("the sandbox was lost, and the answer did not end in time".to_owned());
                 }
             };
-            let mut out = BytesMut::new();
-            let behind = match frame {
+            let (data, behind) = match frame {
                 Some(Err(error)) => {
                     let error = crate::upstream::with_causes(&error);
                     return End::Broken(format!("the upstream broke off: {error}"));
@@ -288,47 +269,29 @@ impl Passage {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => {
                         self.effect.received.add(&data);
-                        match &mut scrubber {
-                            Some(scrubber) => {
-                                let mut clean = Vec::with_capacity(data.len());
-                                scrubber.push(&data, &mut clean);
-                                out.extend_from_slice(&clean);
-                            }
-                            None => out.extend_from_slice(&data),
-                        }
-                        None
+                        (self.sieve.data(data), None)
                     }
-                    Err(other) => other.into_trailers().ok().map(|mut trailers| {
-                        if let Some(scrub) = &self.scrub {
-                            scrub.headers(&mut trailers);
+                    Err(other) => match other.into_trailers() {
+                        Ok(trailers) => {
+                            let trailers = Frame::trailers(self.sieve.trailers(trailers));
+                            (self.sieve.rest(), Some(trailers))
                         }
-                        Frame::trailers(trailers)
-                    }),
+                        Err(_) => (None, None),
+                    },
                 },
                 None => {
-                    let last = scrubber.and_then(|mut scrubber| {
-                        let mut rest = Vec::new();
-                        scrubber.finish(&mut rest);
-                        (!rest.is_empty()).then(|| Frame::data(Bytes::from(rest)))
-                    });
+                    let last = self.sieve.rest().map(Frame::data);
                     if let Some(last) = &last {
                         self.record(last);
                     }
                     return End::Whole(last);
                 }
             };
-            if behind.is_some()
-                && let Some(mut scrubber) = scrubber.take()
-            {
-                let mut rest = Vec::new();
-                scrubber.finish(&mut rest);
-                out.extend_from_slice(&rest);
-            }
-            let data = (!out.is_empty()).then(|| Frame::data(out.freeze()));
+            let data = data.filter(|data| !data.is_empty()).map(Frame::data);
             for frame in data.into_iter().chain(behind) {
                 self.record(&frame);
                 // Who knows the length does not ask again.
-                if self.body.is_end_stream() && scrubber.is_none() && frame.is_data() {
+                if self.body.is_end_stream() && !self.sieve.holds_back() && frame.is_data() {
                     return End::Whole(Some(frame));
                 }
                 if !self.is_alone && self.to.send(Ok(frame)).await.is_err() {

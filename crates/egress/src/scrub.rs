@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use secret::Value;
 use secret::scrub::{Needles, Scrubber};
@@ -125,6 +126,52 @@ impl Scrub {
                     .unwrap_or_else(|_| HeaderValue::from_static("*"));
             }
         }
+    }
+}
+
+/// One answer's body on its way through what scrubs it, if anything does.
+pub(crate) struct Sieve {
+    scrub: Option<Scrub>,
+    /// Until the body's end.
+    scrubber: Option<Scrubber>,
+}
+
+impl Sieve {
+    pub(crate) fn new(scrub: Option<Scrub>) -> Self {
+        Self {
+            scrubber: scrub.as_ref().map(Scrub::scrubber),
+            scrub,
+        }
+    }
+
+    /// Whether something may be held back still. What is scrubbed keeps its length, but ends later.
+    pub(crate) fn holds_back(&self) -> bool {
+        self.scrubber.is_some()
+    }
+
+    /// Scrubs data; none where all of it is held back.
+    pub(crate) fn data(&mut self, data: Bytes) -> Option<Bytes> {
+        let Some(scrubber) = &mut self.scrubber else {
+            return Some(data);
+        };
+        let mut out = Vec::with_capacity(data.len());
+        scrubber.push(&data, &mut out);
+        (!out.is_empty()).then(|| out.into())
+    }
+
+    /// Returns what is held back still, once.
+    pub(crate) fn rest(&mut self) -> Option<Bytes> {
+        let mut scrubber = self.scrubber.take()?;
+        let mut out = Vec::new();
+        scrubber.finish(&mut out);
+        (!out.is_empty()).then(|| out.into())
+    }
+
+    pub(crate) fn trailers(&self, mut trailers: HeaderMap) -> HeaderMap {
+        if let Some(scrub) = &self.scrub {
+            scrub.headers(&mut trailers);
+        }
+        trailers
     }
 }
 

@@ -157,12 +157,13 @@ fn what_the_tools_ask_leaves() {
 
 #[test]
 fn a_preset_takes_the_addresses_of_a_mirror() {
-    let host = crate::world::host("static.crates.io");
+    let host = crate::world::host("api.anthropic.com");
     let ip = "10.1.2.3".parse().unwrap();
-    let without = policy("presets = [\"crates\"]");
+    let without = policy("presets = [\"anthropic\"]");
     assert!(without.dial(&host, 443, ip).is_err());
-    let with = policy("presets = [{ name = \"crates\", addresses = [\"10.1.0.0/16\"] }, \"npm\"]");
+    let with =
+        policy("presets = [{ name = \"anthropic\", addresses = [\"10.1.0.0/16\"] }, \"openai\"]");
     assert!(with.dial(&host, 443, ip).is_ok());
-    let other = crate::world::host("registry.npmjs.org");
+    let other = crate::world::host("api.openai.com");
     assert!(with.dial(&other, 443, ip).is_err());
 }

@@ -1,6 +1,6 @@
 //! Requests of operations that may be rolled back: what leaves, and what is answered with what their lost run was answered.
 
-use egress::Write;
+use egress::{Write, effect_id};
 use protocol::{ApiError, EffectId, Event, Replay, Seq};
 
 use super::Reply;
@@ -68,7 +68,7 @@ impl Sandbox {
             Judgment::Body { most } => Decided::Body { most },
             Judgment::Repeats { of, from, events } => {
                 let replayed = Event::EffectReplayed {
-                    effect: fresh(),
+                    effect: effect_id(),
                     of: of.clone(),
                     request: write.request,
                 };
@@ -87,9 +87,4 @@ impl Sandbox {
             }
         })
     }
-}
-
-fn fresh() -> EffectId {
-    let text = format!("e{:032x}", rand::random::<u128>());
-    text.parse().expect("a letter and hex digits are an id")
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use system_tests::Res;
 
-use super::world::{lines, shared};
+use super::world::{lines, shared, with_tools};
 use crate::support::until;
 
 /// Asks name servers by hand.
@@ -505,10 +505,9 @@ fn c24_a_word_is_good_for_the_request_that_was_asked_and_no_other() -> Res<()> {
     };
     fake.create("c24", &fake.rules())?;
     let ask = |op: &str, path: &str, body: &str| {
-        let script = format!(
-            "import sys\nsys.path.insert(0, '/workspace')\nfrom attack import *\n\
-             tell(https, 'ask.test', {path:?}, 'POST', body={body:?})"
-        );
+        let script = with_tools(&format!(
+            "tell(https, 'ask.test', {path:?}, 'POST', body={body:?})"
+        ));
         fake.world.start(&[
             "exec",
             "c24",

@@ -368,8 +368,7 @@ impl Fake {
     }
 
     pub(crate) fn attack_in(&self, name: &str, op: &str, script: &str) -> Res<Vec<String>> {
-        let script =
-            format!("import sys\nsys.path.insert(0, '/workspace')\nfrom attack import *\n{script}");
+        let script = with_tools(script);
         let done = self.world.run(&[
             "exec",
             name,
@@ -480,4 +479,9 @@ pub(crate) fn lines(world: &World, args: &[&str]) -> Res<Vec<Value>> {
     out.lines()
         .map(|line| serde_json::from_str(line).map_err(|e| trouble(e.to_string())))
         .collect()
+}
+
+/// An attack's script, with what attacks have in common.
+pub(crate) fn with_tools(script: &str) -> String {
+    format!("import sys\nsys.path.insert(0, '/workspace')\nfrom attack import *\n{script}")
 }
